@@ -1,11 +1,11 @@
-"""Optional and third-party parts: what installed packages declare as entry points of our groups.
+"""Plugins: parts of the compiler that installed packages declare as Python entry points.
 
-| group | each entry names |
+| group | value of each entry |
 |---|---|
 | `deplodock.dialects` | a `Dialect` |
 | `deplodock.passes` | a `ModulePass` |
 | `deplodock.pipelines` | a string: pipeline text |
-| `deplodock.insertions` | a string: passes and their place in the default pipeline, `my-pass:after=tile-select-mma` |
+| `deplodock.insertions` | a string: passes with a position in the default pipeline: `my-pass:after=tile-select-mma` |
 | `deplodock.operators` | a string: schemas of operators of `torch.library`, one a line |
 | `deplodock.decompositions` | a module that enters decompositions with `@decomposes` |
 | `deplodock.interpreters` | a class of `InterpreterFunctions`, made from a scalar domain and the sizes of the program |
@@ -34,31 +34,39 @@ from .errors import DeplodockError, MissingPackageError, PluginError, missing_pa
 
 @cache
 def _entries() -> Any:
-    """Returns the entry points of all groups, for `select`: one look at all packages."""
+    """Returns the entry points of all groups. The cache makes one scan of the installed packages enough."""
     return entry_points()
 
 
 def plugins(group: str, taken: Container[str], kind: str) -> dict[str, Callable[[], Any]]:
-    """What plugins declare in `group`, by name, each as a function that imports it.
+    """Returns the objects that plugins declare in a group.
 
-    A name in `taken`, or one that two plugins declare, is refused: PluginError names the `kind` of thing. What cannot
-    be imported is a PluginError with the place in the plugin.
+    Args:
+        group: group of entry points.
+        taken: names that plugins must not use.
+        kind: word for an object of the group in error messages.
+
+    Returns:
+        name -> a function that imports the object. It raises PluginError if the import fails.
+
+    Raises:
+        PluginError: a plugin uses a name in `taken`, or two plugins use the same name.
     """
-    found: dict[str, Callable[[], Any]] = {}
+    loaders: dict[str, Callable[[], Any]] = {}
     for entry in _entries().select(group=group):
-        if entry.name in taken or entry.name in found:
+        if entry.name in taken or entry.name in loaders:
             raise PluginError(f"plugin {entry.value!r} redefines the {kind} {entry.name!r}")
-        found[entry.name] = partial(_load, entry)
-    return found
+        loaders[entry.name] = partial(_load, entry)
+    return loaders
 
 
 def registry(group: str, places: Mapping[str, str], kind: str) -> dict[str, Callable[[], Any]]:
-    """Returns the parts of the compiler at `places` and those that plugins declare.
+    """Returns the parts of the compiler that `places` lists and those that plugins declare.
 
     Args:
         group: group of the entry points of plugins, called like the package of the parts.
         places: name -> `module:object`, where a module may be relative to the package.
-        kind: what a part is called in errors.
+        kind: word for a part in error messages.
 
     Returns:
         name -> a function that imports the part.
@@ -71,7 +79,16 @@ def registry(group: str, places: Mapping[str, str], kind: str) -> dict[str, Call
 
 
 def plugin(group: str, name: str, kind: str) -> Any:
-    """Returns what a plugin declares by a name. Raises PluginError if there is none."""
+    """Imports and returns the object that a plugin declares.
+
+    Args:
+        group: group of entry points.
+        name: name of the entry point.
+        kind: word for the object in error messages.
+
+    Raises:
+        PluginError: no plugin declares the name, or the import fails.
+    """
     loaders = plugins(group, (), kind)
     if name not in loaders:
         raise PluginError(f"no installed package has the {kind} {name!r}")
@@ -79,7 +96,7 @@ def plugin(group: str, name: str, kind: str) -> Any:
 
 
 def rule_of(group: str, operation: str) -> Any | None:
-    """Returns the function that a plugin declares in `group` for operations of that name, or None."""
+    """Returns the function that a plugin declares for an operation in `group` (lowerings or printers), or None."""
     load = plugins(group, (), "rule of").get(operation)
     return None if load is None else load()
 

@@ -1,7 +1,7 @@
-"""Telling how far a long task is, in the units it is made of: passes, kernels, launches, weights.
+"""Progress reports of long tasks, in units such as passes, kernels, launches or weights.
 
-Whatever takes long wraps its loop in `steps`; that costs one context-variable look-up unless somebody listens, which
-the command line does on a terminal. Nothing here imports torch or xDSL, so any part of the compiler may tell.
+A long task wraps its loop in `steps` or `counted`. The command line installs a listener on a terminal; without one a
+report costs one look-up of a context variable. The module imports neither torch nor xDSL.
 """
 
 from __future__ import annotations
@@ -15,31 +15,45 @@ Item = TypeVar("Item")
 
 
 class Step(Protocol):
-    """Called when `count` more are done; `detail` names what comes next."""
+    """Callback of a task: reports that `count` more units are done. `detail`: name of the next unit."""
 
     def __call__(self, count: int = 1, detail: str = "") -> None: ...
 
 
 Listener = Callable[[str, int | None, str], AbstractContextManager[Step]]
-"""Takes what is done, how many there are (None: not known) and what they are called."""
+"""Function called with a task's name, its number of units (None if unknown) and the word for a unit.
+
+It returns a context manager for the duration of the task, which yields the callback."""
 
 listener: ContextVar[Listener | None] = ContextVar("deplodock_progress", default=None)
-"""The listener of the context, or None. A task that costs less than a look-up asks it before `steps`."""
+"""Listener of the present context, or None. Hot loops read it themselves instead of calling `steps`."""
 
 
-def _untold(count: int = 1, detail: str = "") -> None:
-    """What is called where nobody listens."""
+def _ignore(count: int = 1, detail: str = "") -> None:
+    """Does nothing: the callback if there is no listener."""
 
 
-def steps(what: str, total: int | None = None, unit: str = "") -> AbstractContextManager[Step]:
-    """A task `what` of `total` units, done in the `with` block, which calls what it gets after each of them."""
+def steps(task: str, total: int | None = None, unit: str = "") -> AbstractContextManager[Step]:
+    """Returns a context manager for a task. The body of `with` calls the yielded callback after each unit.
+
+    Args:
+        task: name of the task.
+        total: number of units, or None if unknown.
+        unit: word for the units.
+    """
     hear = listener.get()
-    return nullcontext(_untold) if hear is None else hear(what, total, unit)
+    return nullcontext(_ignore) if hear is None else hear(task, total, unit)
 
 
-def counted(what: str, items: Sequence[Item], unit: str) -> Iterator[Item]:
-    """The items of a task `what`, one after the other; each is a unit, done when the next one is asked for."""
-    with steps(what, len(items), unit) as step:
+def counted(task: str, items: Sequence[Item], unit: str) -> Iterator[Item]:
+    """Yields the items of a task. Each item is a unit, which is done when the caller requests the next item.
+
+    Args:
+        task: name of the task.
+        items: the items.
+        unit: word for the items.
+    """
+    with steps(task, len(items), unit) as step:
         for item in items:
             yield item
             step()
@@ -47,7 +61,7 @@ def counted(what: str, items: Sequence[Item], unit: str) -> Iterator[Item]:
 
 @contextmanager
 def listen(hear: Listener) -> Generator[None]:
-    """Calls `hear` for every task inside the `with` block."""
+    """Installs `hear` as the listener for the duration of the `with` block."""
     token = listener.set(hear)
     try:
         yield

@@ -1,4 +1,4 @@
-"""The packages, which lie in the root of the repository: what `pyproject.toml` cannot say."""
+"""Lists the packages. Their folders are in the root of the repository, which `pyproject.toml` cannot express."""
 
 from setuptools import find_packages, setup
 from setuptools.command.build_py import build_py
@@ -8,7 +8,7 @@ FOUND = find_packages(include=[pattern for part in PARTS for pattern in (part, f
 
 
 class BuildPackages(build_py):
-    """Leaves this file out, which lies beside the modules of the package."""
+    """Excludes this file, which is in the same folder as the modules of the package."""
 
     def find_package_modules(self, package, package_dir):
         return [m for m in super().find_package_modules(package, package_dir) if m[:2] != ("deplodock", "setup")]

@@ -1,8 +1,9 @@
-"""A program beside PyTorch's: first whether each is right, then how long each takes, on the cores or on a GPU.
+"""Compares a compiled program with PyTorch: first the errors, then the times, on the CPU or a GPU.
 
-Every arm's result is compared with the same program in float64, and ours may err at most 1.5 times as much as that of
-PyTorch's which errs most. Then the arms take turns: on a GPU as CUDA graphs with a cold and with a hot level-2 cache,
-and as calls by the clock of the host; on the cores as calls.
+The compared versions are called *arms*: eager PyTorch, torch.compile in some modes, and deplodock. The error of an arm
+is its distance to the same program in float64. Ours may be at most `WORSE` times the largest error of PyTorch's arms.
+Then the arms are timed in turn: on a GPU as CUDA graphs with a cold and a hot L2 cache and as calls from the host, on
+the CPU as calls.
 """
 
 from __future__ import annotations
@@ -27,30 +28,30 @@ from .api import CompiledFunction
 OURS = "deplodock"
 
 MODES = {"torch.compile": None, "max-autotune": "max-autotune-no-cudagraphs", "reduce-overhead": "reduce-overhead"}
-"""What torch.compile's modes are called here. CUDA graphs are made of every arm alike, but for calls of the last one,
-which makes its own."""
+"""Arm -> mode of torch.compile. The benchmark itself times all arms as CUDA graphs. `reduce-overhead` makes its own
+CUDA graphs in addition, which matters for the times of calls."""
 
 WORSE = 1.5
-"""So many times the error of PyTorch's against float64 ours may be."""
+"""Largest allowed ratio of our error to PyTorch's, both against float64."""
 
 REGIMES = {"cold": "device, cold L2", "hot": "device, hot L2", "call": "call"}
-"""What is timed: on the device by events, with a cold or a hot level-2 cache, and calls by the clock of the host."""
+"""Regime -> its title. `cold` and `hot` are times on the device by CUDA events, `call` is the wall time of a call."""
 
 
 @dataclass(frozen=True)
 class Subject:
-    """A function, or a module, with the arguments that it is called with in every arm."""
+    """A function or module with its arguments."""
 
     function: Callable[..., Any]
     args: Sequence[Any]
     kwargs: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
     def __call__(self) -> Any:
-        """Call it."""
+        """Calls the function with the arguments."""
         return self.function(*self.args, **self.kwargs)
 
     def copied(self, device: str | None = None, dtype: torch.dtype | None = None) -> Subject:
-        """The same with tensors of its own, on `device` and, if they are floats, of `dtype`."""
+        """Returns the subject with copies of all tensors, on `device` and, for floats, of `dtype`."""
 
         def moved(t: torch.Tensor) -> torch.Tensor:
             return t.to(device=device, dtype=dtype if t.is_floating_point() else None, copy=True)
@@ -63,8 +64,14 @@ class Subject:
 
 @dataclass(frozen=True)
 class Measurement:
-    """What was found: the error of each arm against float64, whether ours is right (None where nothing could be said,
-    and `note` says why), and by regime the times of each arm."""
+    """Result of a comparison.
+
+    Attributes:
+        errors: arm -> its error against float64, relative (`_error`).
+        right: whether our error is within the limit; None if there are no errors.
+        note: why there are no errors; empty if there are.
+        times: regime -> arm -> its times.
+    """
 
     errors: dict[str, float]
     right: bool | None
@@ -72,11 +79,11 @@ class Measurement:
     times: dict[str, dict[str, Timing]]
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON; an infinite error is None."""
+        """Returns the measurement as JSON data. An infinite error becomes None."""
         errors = {arm: float(f"{e:.4g}") if math.isfinite(e) else None for arm, e in self.errors.items()}
-        found: dict[str, Any] = {"right": self.right, "errors": errors} | ({"note": self.note} if self.note else {})
+        data: dict[str, Any] = {"right": self.right, "errors": errors} | ({"note": self.note} if self.note else {})
         times = {regime: {arm: t.as_dict() for arm, t in arms.items()} for regime, arms in self.times.items()}
-        return found | {"times": times}
+        return data | {"times": times}
 
 
 def measure(
@@ -88,8 +95,19 @@ def measure(
     check_only: bool = False,
     others: Mapping[str, CompiledFunction] = {},
 ) -> Measurement:
-    """Compare `ours` with eager PyTorch, with torch.compile in the `modes` and with `others` that we have compiled,
-    where our executor runs it: on the cores or on the GPU. Raises ExecutionError where PyTorch fails."""
+    """Measures the errors and times of a compiled program and of PyTorch, on the device of our executor.
+
+    Args:
+        subject: the function with its arguments.
+        ours: the compiled function.
+        modes: arms of torch.compile, keys of `MODES`.
+        repetitions: number of timed repetitions of each arm on a GPU; by default the timing decides.
+        check_only: whether to measure no times.
+        others: arm -> a further compiled version of the function.
+
+    Raises:
+        ExecutionError: PyTorch fails.
+    """
     device = device_of(ours)
     subject = subject.copied(device) if device == "cuda" else subject
     arms = {**_arms(subject, ours, modes), **{name: alone(subject, other) for name, other in others.items()}}
@@ -104,74 +122,80 @@ def measure(
 
 
 def quick_look(subject: Subject, ours: CompiledFunction) -> dict[str, Timing]:
-    """Calls of eager PyTorch and ours on the cores, a few of each: what every `run` shows."""
+    """Returns the times of a few calls of eager PyTorch and of our program on the CPU, for `deplodock run`."""
     with torch.no_grad():
         return by_clock(_arms(subject, ours, ()), seconds=0.25, least=1)
 
 
 def alone(subject: Subject, ours: CompiledFunction) -> Subject:
-    """Our program with the arguments of the subject, where it runs, and apart from all others if it changes some."""
+    """Returns our program as a subject, with the arguments on its device.
+
+    The program and its arguments are copies if it runs on a GPU or changes an argument, so that arms stay independent.
+    """
     device = device_of(ours)
     if device == "cpu" and not ours.captured.updates:
         return replace(subject, function=ours)
-    program, own = copy.deepcopy(ours), replace(subject, function=ours).copied(device)
+    program, isolated = copy.deepcopy(ours), replace(subject, function=ours).copied(device)
     program.captured = program.captured.on(device, {})
-    return replace(own, function=program)
+    return replace(isolated, function=program)
 
 
 def device_of(ours: CompiledFunction) -> str:
-    """Where a program runs, as PyTorch calls it."""
+    """Returns the PyTorch device that a program runs on: `cuda` or `cpu`."""
     return "cuda" if ours.executor.name == "cuda" else "cpu"
 
 
 def _arms(subject: Subject, ours: CompiledFunction, modes: Sequence[str]) -> dict[str, Subject]:
-    """What takes turns. Each arm of a program that changes its arguments has arguments of its own."""
+    """Returns the arms. If the program changes its arguments, each arm has copies of the arguments."""
 
-    def own() -> Subject:
+    def fresh_subject() -> Subject:
         return subject.copied() if ours.captured.updates else subject
 
     torch._dynamo.reset()
-    arms = {"eager": own(), OURS: alone(subject, ours)}
+    arms = {"eager": fresh_subject(), OURS: alone(subject, ours)}
     for mode in modes:
-        arm = own()
+        arm = fresh_subject()
         arms[mode] = replace(arm, function=torch.compile(arm.function, dynamic=False, mode=MODES[mode]))
     return arms
 
 
 def _errors(subject: Subject, arms: Mapping[str, Subject], draws: bool) -> tuple[dict[str, float], str]:
-    """The error of each arm against the subject in float64; or none, and why."""
+    """Returns the error of each arm against the subject in float64, and why there are no errors (else empty)."""
     if draws:
         return {}, "no errors: PyTorch draws other random numbers"
     wide = subject.copied(dtype=torch.float64)
     try:
-        wanted = _tensors(wide())
-    except Exception as error:  # whatever the user's program does not do with float64
+        expected = _tensors(wide())
+    except Exception as error:  # The user's program may fail in any way with float64.
         return {}, f"no errors: it does not run in float64 ({' '.join(str(error).split())[:120]})"
-    found: dict[str, float] = {}
+    errors: dict[str, float] = {}
     with steps("checking", len(arms), "arms") as step:
         for name, arm in arms.items():
             step(0, name)
-            found[name] = max((_error(a, b) for a, b in zip(_tensors(arm()), wanted, strict=True)), default=0.0)
+            errors[name] = max((_error(a, b) for a, b in zip(_tensors(arm()), expected, strict=True)), default=0.0)
             step()
-    return found, ""
+    return errors, ""
 
 
 def _tensors(result: Any) -> list[torch.Tensor]:
     return [leaf for leaf in pytree.tree_leaves(result) if isinstance(leaf, torch.Tensor)]
 
 
-def _error(result: torch.Tensor, wanted: torch.Tensor) -> float:
-    """The norm of the difference by the norm of what is wanted, of finite elements; of integers the share that differs.
-    Infinite where shapes differ, or where one is not finite that the other is not."""
-    if result.shape != wanted.shape:
+def _error(result: torch.Tensor, expected: torch.Tensor) -> float:
+    """Returns the relative error of a result.
+
+    Floats: the L2 norm of the difference over that of the expected values, both of the finite elements. Integers: the
+    share of different elements. Infinite if the shapes differ or other elements are NaN or infinite.
+    """
+    if result.shape != expected.shape:
         return math.inf
     if not result.is_floating_point():
-        return float((result != wanted).double().mean()) if result.numel() else 0.0
-    result, finite = result.double(), wanted.isfinite()
-    if not torch.equal(result[~finite].nan_to_num(7.0), wanted[~finite].nan_to_num(7.0)):
+        return float((result != expected).double().mean()) if result.numel() else 0.0
+    result, finite = result.double(), expected.isfinite()
+    if not torch.equal(result[~finite].nan_to_num(7.0), expected[~finite].nan_to_num(7.0)):
         return math.inf
-    difference = float((result - wanted)[finite].norm())
-    return 0.0 if difference == 0 else difference / max(float(wanted[finite].norm()), 1e-300)
+    difference = float((result - expected)[finite].norm())
+    return 0.0 if difference == 0 else difference / max(float(expected[finite].norm()), 1e-300)
 
 
 def _is_right(errors: Mapping[str, float]) -> bool:
@@ -191,8 +215,10 @@ def _times(arms: Mapping[str, Subject], device: str, repetitions: int | None) ->
 
 
 def environment() -> dict[str, Any]:
-    """What numbers depend on: the GPU if there is one, the processor, what `deplodock doctor --measure` found of its
-    cores, how many threads, versions."""
+    """Returns the facts that measured times depend on, as JSON data.
+
+    These are the GPU, the processor, its rates by `deplodock doctor --measure`, the number of threads, and versions.
+    """
     measured = read_measured()
     return {
         "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,

@@ -1,9 +1,9 @@
-"""How far a result may be from PyTorch's, and how far it is.
+"""Comparison of results with PyTorch's: tolerances, and differences.
 
-The tolerance is not a constant: it follows from the rounding of the data types that the program computes and stores
-in, and from the lengths of its reductions. With unit roundoff u, a sum of n terms in any order is off by about
-u * sqrt(n) relative to the size of its terms (Higham, "Accuracy and Stability of Numerical Algorithms", section 2.8),
-each narrowing cast by the narrower type's u.
+The tolerance of a result follows from the rounding of the data types in the program and from the lengths of its
+reductions. With unit roundoff u, a sum of n terms in any order is off by about
+u * sqrt(n) relative to the size of its terms (Higham, "Accuracy and Stability of Numerical Algorithms", section 2.8).
+Each narrowing cast adds the u of the narrower type.
 """
 
 from __future__ import annotations
@@ -27,18 +27,22 @@ from ..dialects.support.calls import without_calls
 from .capture.arrays import describe_tensor
 
 HEADROOM = 8.0
-"""How often the typical error may be exceeded: errors of single elements scatter, and both sides have one."""
+"""Ratio of the tolerance to the typical error. Errors of single elements scatter, and PyTorch's result has one too.
+Set by hand."""
 
 _ROUNDOFF = {row.name: row.roundoff for row in DTYPES.values() if row.fraction is not None}
 
 
 def tolerances(module: ModuleOp, sizes: Sizes | None = None, factors: float = 0.0) -> list[float]:
-    """The relative tolerance of every result of `@main`, from the module at the tensor or the loop level, where symbols
-    have the values `sizes`; 0 for integers. `factors` is by how much products round their factors (tf32, where that was
-    permitted: `backend.check_each`).
+    """Returns the relative tolerance of every result of `@main`; 0 for integers.
 
-    Roundings are followed from the arguments to each result: an operation's error is the largest of its operands' plus
-    its own. What n steps of a recurrence add grows with sqrt(n), as that of n terms of a sum.
+    The error of an operation is the largest error of its operands plus its own. n steps of a recurrence (`tensor.scan`)
+    add sqrt(n) times the error of one step.
+
+    Args:
+        module: the program at the tensor or the loop level.
+        sizes: values of the symbols.
+        factors: unit roundoff of the operands of matmuls, if they are rounded to tf32 (`backend.check_each`); else 0.
     """
     flat = without_calls(module)
     functions = {op.sym_name.data: op for op in flat.ops if isinstance(op, FuncOp)}
@@ -49,21 +53,21 @@ def tolerances(module: ModuleOp, sizes: Sizes | None = None, factors: float = 0.
 
 
 def _errors(function: FuncOp, functions: Mapping[str, FuncOp], sizes: Sizes, factors: float) -> list[float]:
-    """The relative error of every result of `function`, whose arguments have none."""
+    """Returns the relative error of every result of a function, for exact arguments."""
     errors: dict[SSAValue, float] = {}
 
     def follow(block: Block) -> list[float]:
-        """Of what the last operation of `block` returns or yields."""
+        """Returns the errors of the values that the terminator of `block` returns or yields."""
         for op in block.ops:
             inner = [follow(region.block) for region in op.regions]
             worst = max((errors.get(v, 0.0) for v in op.operands), default=0.0)
             if isinstance(op, tensor.ScanOp):
                 step = _errors(functions[op.step.string_value()], functions, sizes, factors)
-                own = [math.sqrt(op.steps) * e for e in step]
+                added = [math.sqrt(op.steps) * e for e in step]
             else:
-                own = [_own_error(op, r, sizes, factors) for r in op.results]
-            given = inner[0] if inner else [worst] * len(own)
-            errors.update({r: e + more for r, e, more in zip(op.results, given, own, strict=True)})
+                added = [_added_error(op, r, sizes, factors) for r in op.results]
+            inherited = inner[0] if inner else [worst] * len(added)
+            errors.update({r: e + more for r, e, more in zip(op.results, inherited, added, strict=True)})
         assert block.last_op is not None
         return [errors.get(v, 0.0) for v in block.last_op.operands]
 
@@ -74,8 +78,8 @@ def _is_float(value: SSAValue) -> bool:
     return isinstance(element_type(value.type), AnyFloat)
 
 
-def _own_error(op: Operation, result: SSAValue, sizes: Sizes, factors: float) -> float:
-    """The relative error that one operation adds."""
+def _added_error(op: Operation, result: SSAValue, sizes: Sizes, factors: float) -> float:
+    """Returns the relative error that one operation adds to those of its operands."""
     roundoff = _ROUNDOFF.get(str(element_type(result.type)), 0.0)
     if (terms := reduced_terms(op, sizes)) is not None:
         is_contraction = isinstance(op, tensor.ReduceOp) and isinstance(op.source.owner, arith.MulfOp)
@@ -88,7 +92,15 @@ def _own_error(op: Operation, result: SSAValue, sizes: Sizes, factors: float) ->
 
 @dataclass(frozen=True)
 class Difference:
-    """One result against the expected one. `error` and `tolerance` are relative to max(|expected|, its RMS)."""
+    """Difference of one result to the expected result.
+
+    Attributes:
+        index: index of the result.
+        type: type and shape of the expected result.
+        error: largest error of an element, relative to max(|expected element|, RMS of the result).
+        tolerance: largest permitted error.
+        reason: why the result is wrong regardless of the error, such as another shape; empty if there is no reason.
+    """
 
     index: int
     type: str
@@ -98,16 +110,22 @@ class Difference:
 
     @property
     def ok(self) -> bool:
-        """Whether the result is right."""
+        """True if the result is within the tolerance."""
         return not self.reason and self.error <= self.tolerance
 
 
 def compare(
     actual: Sequence[torch.Tensor], expected: Sequence[torch.Tensor], allowed: Sequence[float]
 ) -> list[Difference]:
-    """Every result against the expected one: data type, shape, NaN and infinities in the same places, then values."""
+    """Compares results with the expected results: types, shapes, positions of NaN and infinities, then values.
+
+    Args:
+        actual: the results.
+        expected: the expected results.
+        allowed: relative tolerance of each result (`tolerances`).
+    """
     if not len(actual) == len(expected) == len(allowed):
-        return [Difference(0, "", math.inf, 0.0, f"{len(actual)} results for {len(expected)}")]
+        return [Difference(0, "", math.inf, 0.0, f"expected {len(expected)} results, but got {len(actual)}")]
     pairs = zip(actual, expected, allowed, strict=True)
     return [_difference(i, a.detach().cpu(), e.detach().cpu(), t) for i, (a, e, t) in enumerate(pairs)]
 
@@ -123,10 +141,10 @@ def _difference(index: int, a: torch.Tensor, e: torch.Tensor, tolerance: float) 
     error = (x - y).abs_()
     if not error.isfinite().all():
         if not torch.equal(x.isnan(), y.isnan()):
-            return Difference(index, kind, math.inf, tolerance, "NaN in other places")
+            return Difference(index, kind, math.inf, tolerance, "NaN in other elements")
         infinite = y.isinf() | x.isinf()
         if not torch.equal(x[infinite], y[infinite]):
-            return Difference(index, kind, math.inf, tolerance, "infinities in other places")
+            return Difference(index, kind, math.inf, tolerance, "infinities in other elements")
         finite = ~(infinite | y.isnan())
         error, y = error[finite], y[finite]
     if not y.numel():

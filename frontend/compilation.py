@@ -1,7 +1,7 @@
-"""One program at all levels: the captured torch module, taken down level by level, each kept and printable.
+"""`Compilation`: one program, lowered level by level on demand. Every level is stored and can be printed.
 
-The passes between two levels are named pipelines (`passes/pipelines.py`), the same that `dl-opt` runs, so the text of a
-level, read back and given the rest of the pipeline, gives the same CUDA.
+The passes between two levels are the named pipelines that `dl-opt` runs (`passes/pipelines.py`). So the printed text of
+a level yields the same CUDA if it is parsed and the remaining pipelines run.
 """
 
 from __future__ import annotations
@@ -45,17 +45,17 @@ PIPELINE_TO = {
     "tile": "loop-to-tile",
     "kernel": "tile-to-kernel",
 }
-"""The named pipeline that leads to each level from the one above."""
+"""Level -> named pipeline that lowers to it from the level above."""
 
 Steps = Mapping[str, tuple[ModulePass, ...]]
-"""Level -> the passes that lead to it from the one above."""
+"""Level -> passes that lower to it from the level above."""
 
 
 @contextmanager
 def one_at_a_time() -> Generator[None]:
-    """Holds the lock under which PyTorch compiles, and collects garbage rarely.
+    """Holds PyTorch's compile lock and makes garbage collections rare (`RARE_COLLECTIONS`).
 
-    Neither PyTorch's exporter nor a compilation may be used by two threads at once. A thread may take the lock again.
+    Neither PyTorch's exporter nor a compilation supports two threads at once. The lock is reentrant.
     """
     from torch._dynamo.convert_frame import compile_lock
 
@@ -69,40 +69,42 @@ def one_at_a_time() -> Generator[None]:
 
 
 class InternalError(CompileError):
-    """A pass failed for a reason of its own: a bug of deplodock, not of the program."""
+    """An unexpected exception in a pass: a bug of deplodock, not of the user's program."""
 
 
 @dataclass
 class Compilation:
-    """A program on its way down, for one target.
+    """A program at all levels of IR, for one target.
 
     Attributes:
-        module: the program at `level`. Every level below is computed when first asked for, and kept.
+        module: the program at `level`. A lower level is computed at the first use and stored.
         target: name of the target.
         observers: observers of every pass that runs.
-        verify: whether the module is verified after each pass.
-        cubin: machine code that was compiled before.
-        eager: functions of the module that are left to PyTorch.
-        record: a file of plans, by default that of the user, if there is one; `none` for none.
+        verify: whether the verifiers run after each pass.
+        cubin: machine code of a saved program, or None.
+        eager: name of a function of the module -> the operator that PyTorch computes in its place.
+        record: file of fusion plans and schedules, or `none`; by default the record of the user, if it exists.
         f32_matmul_precision: as for `plan-schedules`.
-        schedule: options of `plan-schedules` as text (`block=64,128 warps=4`), or an attribute as it is printed
-            (`<block = [64, 128], warps = 4>`), which is `exact`. Several exact ones, with `;` in between, are a pass
-            each, before the one that plans the other nests. One may be `roots=3,5`, for `tensor-plan-fusion`.
-        pipeline_given: text as for `dl-opt -p` in place of the named pipelines. It reaches a level where it has
-            `verify-level{level=...}` for the last time; what comes after the last one belongs to that level.
+        schedule: options of `plan-schedules` as text (`block=64,128 warps=4`), or a printed schedule
+            (`<block = [64, 128], warps = 4>`), which sets the option `exact`. Several exact schedules are separated by
+            `;`; each becomes a pass before the pass that plans all other nests. A part `roots=3,5` sets the option of
+            `tensor-plan-fusion`.
+        pipeline_given: pipeline text as for `dl-opt -p`, which replaces the named pipelines. The passes to a level end
+            at its last `verify-level{level=...}`. Passes after the last `verify-level` belong to the last level.
         insert: passes in addition to the named pipelines (`read_insertion`).
-        strategy: the option `strategy` of passes that plan: `model`, or `simple` for rules that need no model.
-        resolved: the target with its numbers, which passes read in the module. It is the argument `machine`. By default
-            the numbers are those of the local CPU, or of the record of a GPU with as many multiprocessors as the local
-            device of its kind has, corrected by the constants in the record of plans.
-        checked: whether the program stops at an index that PyTorch would not take.
-        calls: the user's calls that operators come from, for errors.
-        seconds: (pass, time) of every pass that ran, in order.
-        skipped: (pass, reason) of the others.
+        strategy: option `strategy` of the planning passes: `model`, or `simple` for rules without a cost model.
+        resolved: target with its numbers, which the passes read in the module. The argument `machine` sets it. By
+            default a CPU has the numbers of the local machine, and a GPU those of its architecture with the number of
+            multiprocessors of the local device. Constants in the record of plans correct both.
+        checked: whether the program stops at an index that PyTorch would refuse.
+        calls: the user's call for each operator, for errors.
+        level: level of `module`.
+        seconds: (pass, seconds) of every pass that ran, in order.
+        skipped: (pass, reason) of every pass that did not run.
 
     Raises:
-        PipelineError: the text of a pipeline is wrong.
-        CompileError: options that exclude each other, or levels in another order.
+        PipelineError: invalid text of a pipeline.
+        CompileError: options exclude each other, or the levels of a pipeline are not in order.
     """
 
     module: ModuleOp
@@ -138,37 +140,45 @@ class Compilation:
         self._levels[self.level] = self.module
 
     def _steps_below(self, levels: Sequence[str]) -> Steps:
-        """Returns the passes to each of the levels."""
+        """Returns the passes to each of the levels, as the options of the compilation select them."""
         strategy = None if self.strategy == "model" else self.strategy
-        given = {"record": self.record, "f32_matmul_precision": self.f32_matmul_precision, "strategy": strategy}
-        options: dict[str, ParameterListType] = {name: (value,) for name, value in given.items() if value is not None}
+        settings = {"record": self.record, "f32_matmul_precision": self.f32_matmul_precision, "strategy": strategy}
+        options: dict[str, ParameterListType] = {
+            name: (value,) for name, value in settings.items() if value is not None
+        }
         if self.checked:
             options["checked"] = (True,)
         if self.pipeline_given is not None:
             return self._text_steps(self.pipeline_given, options, levels)
         insert = (self.insert,) if isinstance(self.insert, str) else self.insert
         if self.schedule is not None:
-            return _decided(self.schedule, options, levels, insert)
+            return _scheduled_steps(self.schedule, options, levels, insert)
         return _default_steps(levels, options, insert)
 
     def _text_steps(self, pipeline: str, options: dict[str, ParameterListType], levels: Sequence[str]) -> Steps:
         if self.insert:
-            raise CompileError("expected the inserted passes in the text of the pipeline", argument="insert")
+            raise CompileError(
+                "expected either a pipeline or insertions, but got both; write the inserted passes into the pipeline",
+                argument="insert",
+            )
         if self.schedule is not None:
-            raise CompileError("belongs into the pipeline: plan-schedules{...}", argument="schedule")
+            raise CompileError(
+                "expected either a pipeline or a schedule, but got both; write plan-schedules{...} into the pipeline",
+                argument="schedule",
+            )
         return _divided(parse_passes(pipeline, options), levels)
 
     def passes_to(self, level: str) -> tuple[ModulePass, ...]:
-        """The passes from the level of the program to `level` (the kernel level for `cuda`)."""
+        """Returns the passes from the level of the program to `level` (to the kernel level for `cuda`)."""
         steps = LEVELS[_position(self.level) + 1 : min(_position(level), len(LEVELS) - 2) + 1]
         return tuple(p for step in steps for p in self._step(step))
 
     def pipeline(self, level: str = "cuda") -> str:
-        """The passes from the level of the program to `level`, as one argument for `dl-opt -p`."""
+        """Returns the passes from the level of the program to `level` as an argument for `dl-opt -p`."""
         return pipeline_text(self.passes_to(level))
 
     def of(self, module: ModuleOp) -> Compilation:
-        """The same of another module at the same level."""
+        """Returns a compilation of another module at the same level, with the same options."""
         record = self.record or NONE
         fresh: dict[str, Any] = {"_remarks": [], "seconds": [], "skipped": [], "_levels": {}, "_texts": {}}
         return replace(self, module=module, record=record, cubin=None, machine=self.resolved, **fresh)
@@ -192,7 +202,7 @@ class Compilation:
         return CompileError(f"ends before the {first} level", argument="pipeline")
 
     def at(self, level: str) -> ModuleOp:
-        """Returns the module at a level. Don't change it: the levels below are made from it."""
+        """Returns the module at a level. Do not change it: lower levels are computed from it."""
         if level not in self._levels:
             passes = self._step(level)
             module = self.at(LEVELS[LEVELS.index(level) - 1]).clone()
@@ -201,43 +211,50 @@ class Compilation:
             self._run(module, passes)
             self._levels[level] = module
         if level == self.level:
-            set_target(self.module, self.resolved)  # compilations for several targets may share it
+            # Set at each access, because compilations for several targets may share the module.
+            set_target(self.module, self.resolved)
         return self._levels[level]
 
     @property
     def most_bytes(self) -> int | None:
-        """How many bytes a call may take beside its arguments; None if nothing says so, as below the loop level."""
+        """Limit of the bytes that a call may allocate in addition to its arguments, or None if there is no limit.
+
+        The loop level holds the limit, so there is none for programs that start below it.
+        """
         if _position(self.level) > _position("loop"):
             return None
         return HostMemory(self.at("loop"), self.resolved).limit
 
     @property
     def remarks(self) -> list[Remark]:
-        """The remarks of the passes that ran, and one if the kernel level takes more memory than it may."""
+        """Remarks of the passes that ran, and one if the kernel level exceeds `most_bytes`."""
         most = self.most_bytes if "kernel" in self._levels else None
-        why = "" if most is None else beyond(make_plan(self._levels["kernel"]), most)
+        why = "" if most is None else memory_excess(make_plan(self._levels["kernel"]), most)
         return [*self._remarks, *([Remark("memory", "func.func", f"@main takes {why}", None)] if why else [])]
 
     def _take_options(self, module: ModuleOp, record: str) -> tuple[ModulePass, ...]:
-        """Sets the options that the record has for the nests of `module`, if it has the same for all: a pass has one
-        value of an option. Returns the passes to the tile level."""
-        known, target = read_record(record, self.resolved.card), self.resolved
+        """Sets options of passes from the record, and returns the passes to the tile level.
+
+        A pass has one value of an option for the whole module. So the options are ignored, with a remark, unless the
+        record has the same options for all nests of `module`.
+        """
+        plans, target = read_record(record, self.resolved.card), self.resolved
         nests = [op for op in module.walk() if isinstance(op, NestOp)]
-        found = [known.options_for(nest, target) for nest in nests] if known.options else []
-        if any(options != found[0] for options in found):
-            why = f"the options of passes in {record} are not those of all nests, and are left out"
+        options_of_nests = [plans.options_for(nest, target) for nest in nests] if plans.options else []
+        if any(options != options_of_nests[0] for options in options_of_nests):
+            why = f"the options of passes in {record} are ignored, because they differ between the nests"
             self._remarks.append(Remark("plan-schedules", nests[0].name, why, None))
-        elif found and found[0]:
+        elif options_of_nests and options_of_nests[0]:
             tile, kernel = self._step("tile"), self._step("kernel")
-            both = with_options([*tile, *kernel], found[0])
+            both = with_options([*tile, *kernel], options_of_nests[0])
             self._steps = {**self._steps, "tile": both[: len(tile)], "kernel": both[len(tile) :]}
         return self._step("tile")
 
     def scheduled(self) -> ModuleOp:
-        """The loop level with a schedule on every nest, as it is right before each nest becomes a kernel."""
+        """Returns the loop level with a schedule on every nest, as it is before `convert-loop-to-tile`."""
         module = self.at("loop").clone()
         passes = [*takewhile(lambda p: p.name != "convert-loop-to-tile", self._step("tile"))]
-        with collect_remarks():  # which were collected before
+        with collect_remarks():  # Dropped, because the passes to the tile level emit the same remarks.
             run_passes(self.ctx, module, passes)
         return module
 
@@ -246,25 +263,25 @@ class Compilation:
         try:
             with collect_remarks() as remarks:
                 run_passes(self.ctx, module, passes, [clock, *self.observers], verify=self.verify)
-        except BrokenPipeError:  # of the reader of the diffs
+        except BrokenPipeError:  # The reader of the printed diffs has closed the pipe.
             raise
         except CompileError as error:
             raise self.calls.complete(error) from error.__cause__
         except Exception as error:
-            what = f"{type(error).__name__}: {' '.join(str(error).split())[:300]} at {raised_at(error)}"
-            raise InternalError(f"internal error in pass {clock.current!r}: {what}") from error
+            reason = f"{type(error).__name__}: {' '.join(str(error).split())[:300]} at {raised_at(error)}"
+            raise InternalError(f"internal error in pass {clock.current!r}: {reason}") from error
         self._remarks += remarks
 
     @property
     def cuda(self) -> str:
-        """The CUDA source of all kernels."""
+        """CUDA source of all kernels."""
         from ..backend.cuda.printer import print_cuda
 
         return self._printed("print-cuda", print_cuda)
 
     @property
     def cpp(self) -> str:
-        """The C++ source of all kernels, for the target `cpu`."""
+        """C++ source of all kernels, for the target `cpu`."""
         from ..backend.cpu.printer import print_cpp
 
         return self._printed("print-cpp", print_cpp)
@@ -277,8 +294,11 @@ class Compilation:
         return self._texts[name]
 
     def text(self, level: str, places: bool = False) -> str:
-        """A level as text, below the stamp of the program if it has one. The torch level, and with `places` every one,
-        carries the locations of the Python source, so that nothing is lost when it is read back."""
+        """Returns the text of a level.
+
+        CUDA and C++ start with a comment of facts about the program, such as versions (`stamp_comment`). The text of
+        the torch level contains the locations of the Python source, that of other levels only with `places`.
+        """
         if level == "cuda" or level == "cpp" and on_cores(self.target):
             return stamp_comment(self.at("kernel")) + (self.cpp if on_cores(self.target) else self.cuda)
         return print_module(self.at(level), debuginfo=places or level == "torch", width=WIDTH)
@@ -289,27 +309,34 @@ def _default_steps(levels: Sequence[str], options: dict[str, ParameterListType],
     return {level: parse_passes(PIPELINE_TO[level], options, insert) for level in levels}
 
 
-def _decided(schedule: str, given: dict[str, ParameterListType], levels: Sequence[str], insert: Sequence[str]) -> Steps:
-    """Returns the passes to each level, with one for each exact schedule of a text. Any other part of the text becomes
-    options."""
+def _scheduled_steps(
+    schedule: str, options: dict[str, ParameterListType], levels: Sequence[str], insert: Sequence[str]
+) -> Steps:
+    """Returns the passes to each level for a text of schedules. Each exact schedule becomes a `plan-schedules` pass.
+
+    The other parts of the text set options of the passes of the named pipelines.
+    """
     parts = [part.strip() for part in schedule.split(";")]
     fused = [part for part in parts if part.startswith("roots=")]
     decided = [_options("plan-schedules", part) for part in parts if part not in fused]
     for part in fused:
-        given |= _options("tensor-plan-fusion", part)
+        options |= _options("tensor-plan-fusion", part)
     exact = [d for d in decided if "exact" in d]
     if len(decided) > 1 and len(exact) < len(decided):
         raise CompileError("several schedules have to be `exact`, each for its own `nest`", argument="schedule")
-    first = [p for d in exact for p in parse_passes("plan-schedules", {**given, **d})]
+    first = [p for d in exact for p in parse_passes("plan-schedules", {**options, **d})]
     if decided and not exact:
-        given |= decided[0]
-    steps = _default_steps(levels, given, insert)
+        options |= decided[0]
+    steps = _default_steps(levels, options, insert)
     return {level: (*first, *passes) if level == "tile" else passes for level, passes in steps.items()}
 
 
 def _options(name: str, text: str) -> Mapping[str, ParameterListType]:
-    """Returns the options of the pass `name` that a part of the text of a schedule sets. Raises CompileError for a part
-    that sets none."""
+    """Returns the options of the pass `name` that a part of the text of a schedule sets.
+
+    Raises:
+        CompileError: the part sets no option.
+    """
     passes = parse_passes(f"{name}{{{_as_options(text)}}}")
     options = passes[0].spec().parameters if len(passes) == 1 else {}
     if not options:
@@ -320,29 +347,36 @@ def _options(name: str, text: str) -> Mapping[str, ParameterListType]:
 
 
 def _as_options(text: str) -> str:
-    """Returns the text of a schedule as options. An attribute as the IR and `--explain` print it,
-    `<block = [8, 64], warps = 1>`, is a whole schedule: the result begins with `exact`. Lists may have brackets."""
+    """Returns the text of a schedule as pass options: `<block = [8, 64], warps = 1>` -> `exact block=8,64 warps=1`.
+
+    The IR and `--explain` print schedules in angle brackets. Other text has no `exact`. Brackets of lists are removed.
+    """
     text = re.sub(r"\[([\d, ]*)\]", lambda m: m[1].replace(" ", ""), re.sub(r"\s*=\s*", "=", text))
     return re.sub(r"(?:#tile\.schedule)?<([^<>]*)>", lambda m: "exact " + re.sub(r",\s*(?=\w+=)", " ", m[1]), text)
 
 
 def _divided(passes: Sequence[ModulePass], levels: Sequence[str]) -> Steps:
-    """The passes of a pipeline, cut where it reaches the `levels`."""
+    """Divides the passes of a pipeline after the last `verify-level` of each level.
+
+    The pipeline may end at any of `levels`. It must reach the levels before that in order.
+    """
     ends = {p.level: i + 1 for i, p in enumerate(passes) if isinstance(p, VerifyLevelPass) and p.level in levels}
-    wanted = list(levels)[: len(ends)]
-    if not ends or list(ends) != wanted or list(ends.values()) != sorted(ends.values()):
+    expected = list(levels)[: len(ends)]
+    if not ends or list(ends) != expected or list(ends.values()) != sorted(ends.values()):
         text = pipeline_text([p for p in passes if isinstance(p, VerifyLevelPass)]) or "nothing"
-        needed = ", ".join(wanted or levels[:1])
+        needed = ", ".join(expected or levels[:1])
         reason = f"has to pass verify-level{{level=...}} at {needed} in this order; it passes {text}"
         raise CompileError(reason, argument="pipeline")
-    ends[wanted[-1]] = len(passes)
+    ends[expected[-1]] = len(passes)
     starts = [0, *ends.values()]
     return {level: tuple(passes[start:end]) for (level, end), start in zip(ends.items(), starts, strict=False)}
 
 
 def device_target(target: str) -> str:
-    """Returns the name of a target with the multiprocessors of the current CUDA device (`sm_90a:114`), if that runs
-    programs for the target and differs from its record."""
+    """Returns the name of a target with the number of multiprocessors of the current CUDA device (`sm_90a:114`).
+
+    The name stays as it is if the device does not run code for the target, or has the common number.
+    """
     if target not in TARGETS or not torch.cuda.is_available():
         return target
     device = torch.cuda.get_device_properties(torch.cuda.current_device())
@@ -361,8 +395,16 @@ def compile_captured(
     prepack_weights: bool | None = False,
     **options: Any,
 ) -> Compilation:
-    """A captured program on its way down, with the arguments of `deplodock.compile` and further `options` of
-    `Compilation`. Products of f32 have by default the permission that they had in PyTorch."""
+    """Returns the compilation of a captured program, before any pass.
+
+    Args:
+        captured: the captured program.
+        target: name of the target.
+        f32_matmul_precision: as for `deplodock.compile`; by default the setting of PyTorch at the time of the capture.
+        pipeline: pipeline text that replaces the named pipelines.
+        prepack_weights: whether a CPU program marks parameters as constants, so that weights are packed once.
+        options: further arguments of `Compilation`.
+    """
     constant = prepack_weights and on_cores(target)
     return Compilation(
         captured.constant_module() if constant else captured.module,
@@ -375,9 +417,11 @@ def compile_captured(
     )
 
 
-def beyond(plan: LaunchPlan, most: int) -> str:
-    """Where a plan takes more than `most` bytes beside its arguments: the step that has most between arguments and
-    results, and the largest of that; empty if it does not."""
+def memory_excess(plan: LaunchPlan, most: int) -> str:
+    """Returns a message if a plan allocates more than `most` bytes in addition to its arguments, else an empty text.
+
+    The message names the step with the most bytes in intermediate buffers, and the largest of these buffers.
+    """
     if plan.program is not None or plan.peak_bytes <= most:
         return ""
     text = f"{plan.peak_bytes} bytes of results and in between, where {most} are allowed"
@@ -389,16 +433,16 @@ def beyond(plan: LaunchPlan, most: int) -> str:
 
 
 def fullest_step(plan: LaunchPlan) -> tuple[int, Buffer | None]:
-    """The step that has most between arguments and results, and the largest of that; -1 where there is nothing."""
+    """Returns the step with the most bytes in intermediate buffers and the largest of these buffers, or (-1, None)."""
     scratch = [b for b in plan.buffers[plan.arguments :] if b.first >= 0]
-    held = [[b for b in scratch if b.first <= n <= b.last] for n in range(len(plan.steps))]
-    step = max(range(len(held)), key=lambda n: sum(b.bytes for b in held[n]), default=-1)
-    return (step, max(held[step], key=lambda b: b.bytes)) if scratch else (-1, None)
+    live = [[b for b in scratch if b.first <= n <= b.last] for n in range(len(plan.steps))]
+    step = max(range(len(live)), key=lambda n: sum(b.bytes for b in live[n]), default=-1)
+    return (step, max(live[step], key=lambda b: b.bytes)) if scratch else (-1, None)
 
 
 @dataclass
 class _Clock(Observer):
-    """Notes the time of every pass in a compilation. `current` is the name of the pass that is running."""
+    """Observer that records the seconds of every pass in a compilation. `current`: name of the running pass."""
 
     compilation: Compilation
     current: str = ""

@@ -1,13 +1,15 @@
-"""Who runs a compiled program: the GPU, or one of the levels on the host.
+"""Executors: the ways to run a compiled program.
 
-`cuda`       the cubin on the GPU, through CuPy, on torch's stream and memory
-`emulator`   the printed CUDA text, compiled by the host compiler, one fiber a thread
-`simulator`  the kernel level, all threads of a block as NumPy arrays, with reports
-`reference`  the tensor level in NumPy: the fastest without a GPU
-`cpu`        the C++ of a program for the target `cpu`, on the cores of this machine
-`auto`       `cpu` for that target, else `cuda` where there is a device, else `reference`
+| executor | runs |
+|---|---|
+| `cuda` | the cubin on the GPU, through CuPy, on PyTorch's stream and memory |
+| `cpu` | the printed C++ on this machine, for the target `cpu` |
+| `emulator` | the printed CUDA, compiled by the host compiler, with one fiber for each thread |
+| `simulator` | the kernel level in NumPy, the threads of a block as array axes; reports illegal accesses |
+| `reference` | the tensor level in NumPy; the fastest executor for GPU targets without a GPU |
+| `auto` | `cpu` for the target `cpu`, else `cuda` if there is a device, else `reference` |
 
-The target `auto` is the GPU where there is one, else `cpu` where there is a C++ compiler.
+The target `auto` is the local GPU, else `cpu` if there is a C++ compiler, else `DEFAULT_GPU`.
 """
 
 from __future__ import annotations
@@ -39,10 +41,10 @@ if TYPE_CHECKING:
 EXECUTORS = ("auto", "cuda", "cpu", "emulator", "simulator", "reference")
 
 AUTO = "auto"
-"""The target of a program for which nobody names one."""
+"""Name that stands for the target of this machine (`auto_target`)."""
 
 DEFAULT_GPU = "sm_90a"
-"""The GPU of texts, and of programs that an interpreter runs, where nobody names one."""
+"""Default GPU of programs that only an interpreter runs."""
 
 Run = Callable[[Sequence[torch.Tensor]], list[torch.Tensor]]
 Trace = Callable[[Sequence[torch.Tensor]], list[Span]]
@@ -51,9 +53,13 @@ OnArrays = Callable[[Sequence[np.ndarray]], list[np.ndarray]]
 
 @dataclass(frozen=True)
 class Executor:
-    """`run` takes the tensors of all arguments of `@main` and gives its results. `why` says why it was chosen.
+    """Runs one compiled program.
 
-    `program` is what runs on hardware, if something does; its `trace` does the same and tells when each kernel ran.
+    Attributes:
+        name: one of `EXECUTORS`, except `auto`.
+        why: reason for the choice of the executor, for the user.
+        run: function that takes the tensors of all arguments of `@main` and returns its results.
+        program: the compiled code that `cuda` or `cpu` runs; None for interpreters.
     """
 
     name: str
@@ -63,11 +69,11 @@ class Executor:
 
     @property
     def trace(self) -> Trace | None:
-        """That of what runs on hardware; None for interpreters."""
+        """Function that runs the program and returns the time span of each kernel; None for interpreters."""
         return None if self.program is None else self.program.trace
 
     def refresh(self) -> None:
-        """Drops what the program keeps of its weights from call to call."""
+        """Drops the values that a CPU program has computed from its weights, such as packed weights."""
         from ..backend.cpu.runtime import CpuProgram
 
         if isinstance(self.program, CpuProgram):
@@ -75,8 +81,10 @@ class Executor:
 
 
 def target_for(executor: str = "auto") -> str:
-    """Returns the target that `AUTO` is for a program that `executor` runs: the target that runs compiled code on this
-    machine, or a GPU for the executors that interpret the program of one."""
+    """Returns the target that `auto` stands for if `executor` runs the program.
+
+    For `auto` it is the target of this machine, for `cpu` the CPU, and for the other executors a GPU.
+    """
     if executor == "cpu":
         return "cpu"
     target = auto_target() if executor in ("auto", "cuda") else DEFAULT_GPU
@@ -84,24 +92,34 @@ def target_for(executor: str = "auto") -> str:
 
 
 def auto_target() -> str:
-    """The GPU where a program for it can run, else the CPU where there is a C++ compiler. Where there is neither, a
-    GPU, whose programs the reference runs."""
+    """Returns the local GPU if programs can run on it, else `cpu` if there is a C++ compiler.
+
+    Without both it returns `DEFAULT_GPU`, whose programs the reference interprets.
+    """
     if cuda_missing() is None:
         try:
             return arch_of(torch.cuda.get_device_capability())
-        except TargetError:  # a device that there is no code for
+        except TargetError:  # deplodock has no target for this device.
             pass
     return DEFAULT_GPU if compiler_missing() else "cpu"
 
 
 def make_executor(name: str, compilation: Compilation, cuda_graphs: bool = False) -> Executor:
-    """The executor called `name` for a program; `auto` chooses. With `cuda_graphs` a GPU runs the launches of a call as
-    a CUDA graph. Raises CompileError for an unknown name and ExecutionError where `cuda` is asked for and there is
-    none."""
+    """Returns the executor of a program.
+
+    Args:
+        name: one of `EXECUTORS`.
+        compilation: the program.
+        cuda_graphs: whether the launches of a call run as one CUDA graph on a GPU.
+
+    Raises:
+        CompileError: unknown executor.
+        ExecutionError: `cuda`, but no CUDA program can run here.
+    """
     if name == "auto" and on_cores(compilation.target):
         if missing := compiler_missing():
             return Executor("reference", missing, _interpreted("reference", compilation))
-        return _made("cpu", "the target is this machine", compilation, False)
+        return _make("cpu", "the target is this machine", compilation, False)
     missing = check_executor(name, compilation.cubin is not None)
     if name == "auto":
         why = f"no GPU to run on: {missing}" if missing else "a CUDA device is there"
@@ -110,10 +128,10 @@ def make_executor(name: str, compilation: Compilation, cuda_graphs: bool = False
         name = "reference" if missing else "cuda"
     else:
         why = "asked for"
-    return _made(name, why, compilation, cuda_graphs)
+    return _make(name, why, compilation, cuda_graphs)
 
 
-def _made(name: str, why: str, compilation: Compilation, cuda_graphs: bool) -> Executor:
+def _make(name: str, why: str, compilation: Compilation, cuda_graphs: bool) -> Executor:
     if name in _INTERPRETERS:
         return Executor(name, why, _interpreted(name, compilation))
     if name == "cuda":
@@ -128,8 +146,11 @@ def _made(name: str, why: str, compilation: Compilation, cuda_graphs: bool) -> E
 
 
 def check_executor(name: str, compiled: bool = False) -> str | None:
-    """Before anything is compiled for it: why `auto` would not be `cuda`, None where it would or is not asked for;
-    `compiled` says that there is machine code already. Raises as `make_executor`."""
+    """Checks that an executor exists and can run here, before anything is compiled for it.
+
+    With the name `auto` it returns why no CUDA program can run here, or None if one can. For other names it returns
+    None. `compiled`: whether machine code exists already. Raises the errors of `make_executor`.
+    """
     if name not in EXECUTORS:
         raise CompileError(f"unknown executor {name!r}; there are {', '.join(EXECUTORS)}")
     missing = cuda_missing(compiled) if name in ("auto", "cuda") else None
@@ -139,7 +160,8 @@ def check_executor(name: str, compiled: bool = False) -> str | None:
 
 
 def cuda_missing(compiled: bool = False) -> str | None:
-    """Why no CUDA program can run here, in a few words; None where it can. One that is `compiled` needs no NVRTC."""
+    """Returns why no CUDA program can run here, or None if one can. NVRTC is needed unless the program is
+    `compiled`."""
     if not torch.cuda.is_available():
         return "PyTorch sees no CUDA device"
     try:
@@ -155,7 +177,7 @@ def cuda_missing(compiled: bool = False) -> str | None:
 
 
 def compiler_missing() -> str | None:
-    """Why no program for `cpu` can run here, in a few words; None where it can."""
+    """Returns why no program for `cpu` can run here, or None if one can."""
     try:
         compiler()
     except ExecutionError:
@@ -166,18 +188,27 @@ def compiler_missing() -> str | None:
 def cpu_program(
     target: str, kernels: ModuleOp | CpuPlan, text: str | Path, eager: Mapping[str, EagerCall] | None = None
 ) -> CpuProgram:
-    """What runs a program for `target`, some cores: its kernel level, or what has to be known of that, and its C++ or
-    what was built of it. Raises TargetError if the processor has not the instruction set, ExecutionError if there is
-    no compiler."""
+    """Returns the executable form of a CPU program, and builds its shared library if necessary.
+
+    Args:
+        target: name of a CPU target.
+        kernels: the program at the kernel level, or its saved plan.
+        text: the C++ source, or the path of a shared library that was built from it.
+        eager: name of a function of the program -> the operator that PyTorch computes in its place.
+
+    Raises:
+        TargetError: this processor does not have the instruction set of the target.
+        ExecutionError: there is no C++ compiler.
+    """
     from ..backend.cpu.build import build
     from ..backend.cpu.runtime import CpuProgram
 
-    found = resolve_target(target)
-    assert found.core is not None
-    if found.core.isa in ISAS and not has_isa(found.core.isa):
-        raise TargetError(f"this processor ({processor()}) does not have {found.core.isa}", argument="target")
-    binary = text if isinstance(text, Path) else build(text, found.core.march)
-    return CpuProgram(kernels, binary, eager, cores=None if target == CPU.name else found.sms)
+    machine = resolve_target(target)
+    assert machine.core is not None
+    if machine.core.isa in ISAS and not has_isa(machine.core.isa):
+        raise TargetError(f"this processor ({processor()}) does not have {machine.core.isa}", argument="target")
+    binary = text if isinstance(text, Path) else build(text, machine.core.march)
+    return CpuProgram(kernels, binary, eager, cores=None if target == CPU.name else machine.sms)
 
 
 def _interpreted(name: str, compilation: Compilation) -> Run:
@@ -189,7 +220,9 @@ def _reference(compilation: Compilation, eager: Mapping[str, OnArrays]) -> OnArr
     from ..backend import reference
 
     if compilation.level == "kernel":
-        raise CompileError("the reference runs no kernel level; the executors simulator and emulator do")
+        raise CompileError(
+            "expected a program above the kernel level, but got one at it; use the executor simulator or emulator"
+        )
     module = compilation.at("tensor" if compilation.level == "torch" else compilation.level)
     return lambda arrays: reference.run(module, arrays, eager=eager)
 
@@ -223,7 +256,7 @@ def _emulator(compilation: Compilation, eager: Mapping[str, OnArrays]) -> OnArra
 
 
 def _on_arrays(compilation: Compilation) -> dict[str, OnArrays]:
-    """What is left to PyTorch, as functions of arrays."""
+    """Returns the operators that PyTorch computes, as functions of NumPy arrays."""
 
     def on_arrays(call: EagerCall) -> OnArrays:
         return lambda arrays: [to_numpy(t) for t in call([to_torch(a) for a in arrays])]

@@ -1,6 +1,8 @@
-"""State of the modules that a program was compiled from (submodules, modes, hooks, parameters and buffers), and their
-attributes on the program: those that the module answers, and those that a program has no answer for, with what to do
-instead."""
+"""The connection of a compiled program to its modules: changes of their state, and their attributes.
+
+`ModuleState` detects that submodules, modes, hooks, parameters or buffers have changed since the compilation.
+`attribute` returns attributes of the module on the program (`program.state_dict()`), or explains why there are none.
+"""
 
 from __future__ import annotations
 
@@ -19,14 +21,16 @@ from .capture.captured_program import Binding, CapturedProgram
 
 
 class ModuleState:
-    """Modules as they were when a program was compiled.
-
-    `entries` is a flat tuple of dictionaries of the modules, keys and values: the entries that calls compare by
-    identity. The key None stands for the number of entries.
+    """Snapshot of the state of modules at the compilation of a program.
 
     Args:
-        modules: The modules, by name.
-        bindings: The arguments of the program.
+        modules: name -> module.
+        bindings: the arguments of the program.
+
+    Attributes:
+        entries: flat tuple (dictionary, key, value, dictionary, key, value, ...) over the dictionaries of the modules.
+            A call compares each `dictionary[key]` with the value by identity. With the key None, the value is the
+            length of the dictionary.
     """
 
     def __init__(self, modules: Mapping[str, nn.Module], bindings: Sequence[Binding]) -> None:
@@ -55,17 +59,16 @@ class ModuleState:
         return _holds(self.entries)
 
     def is_built_alike(self) -> bool:
-        """Returns true if the modules have the same submodules and modes as before, and names that stood for one tensor
-        still do."""
+        """Returns true if submodules and modes are the same, and as many names as before share their tensors."""
         tensors = {(i, id(owner.get(leaf))) for i, _, owner, leaf in self._links}
         return _holds(self._structure) and len(tensors) == len(self._tensors)
 
     def check(self) -> None:
-        """Checks what a program cannot follow.
+        """Checks for changes of the modules that the program cannot adapt to.
 
         Raises:
-            ExecutionError: A forward hook was added or removed.
-            ShapeError: A tensor has become another one in place, as `module.half()` makes parameters.
+            ExecutionError: a forward hook was added or removed.
+            ShapeError: a tensor has changed its type, shape or device in place, for example by `module.half()`.
         """
         if not _holds(self._hooks):
             remedy = "undo that, or compile again for its effect on the results"
@@ -78,10 +81,10 @@ class ModuleState:
                 raise _stale(name, f"expected {expected}{device}, but the module now has {_shown(tensor)}")
 
     def renewed(self, captured: CapturedProgram) -> CapturedProgram:
-        """Returns the program with the tensors that the modules have now.
+        """Returns the program with the present tensors of the modules.
 
         Raises:
-            ShapeError: A tensor does not fit.
+            ShapeError: a tensor is missing, or has another type, shape or device.
         """
         now: dict[int, torch.Tensor] = {}
         for i, name, owner, leaf in self._links:
@@ -96,7 +99,7 @@ class ModuleState:
 
 
 def _all_of(owner: Mapping[Any, Any]) -> Iterator[Any]:
-    """Yields the number of entries of a dictionary, and its entries, as `ModuleState.entries` has them."""
+    """Yields the items of `ModuleState.entries` for one dictionary: its length, then its entries."""
     yield from (owner, None, len(owner))
     for key, value in owner.items():
         yield from (owner, key, value)
@@ -121,10 +124,10 @@ _READ = frozenset(
     "training state_dict load_state_dict parameters named_parameters buffers named_buffers modules named_modules"
     " children named_children get_parameter get_buffer get_submodule zero_grad extra_repr".split()
 )
-"""Attributes of a module that its program passes on."""
+"""Attributes of a compiled program that return those of the module."""
 
 _MOVES = frozenset("to cuda cpu xpu half float double bfloat16 type to_empty".split())
-"""Methods of a module that change where its parameters are, or their types."""
+"""Methods of a module that change the device or the type of its parameters."""
 
 _HOOKS = "a compiled program calls no hooks; register it on the module and compile again"
 
@@ -166,7 +169,7 @@ _MISSING = object()
 
 
 def _moved(module: nn.Module, program: Any, name: str, *args: Any, **kwargs: Any) -> Any:
-    """The program itself where `to` and its like change nothing."""
+    """Returns the program if the method `name` changes no parameter; else raises AttributeRefusedError."""
     tensors = [*module.parameters(), *module.buffers()]
     try:
         change: Callable[[torch.Tensor], torch.Tensor] = lambda t: getattr(t, name)(*args, **kwargs)  # noqa: E731
@@ -175,8 +178,8 @@ def _moved(module: nn.Module, program: Any, name: str, *args: Any, **kwargs: Any
         same = False
     if same:
         return program
-    given = ", ".join((*map(str, args), *(f"{k}={v}" for k, v in kwargs.items())))
-    remedy = f"call {name}({given}) on the module, and compile it again with arguments like its new ones"
+    arguments = ", ".join((*map(str, args), *(f"{k}={v}" for k, v in kwargs.items())))
+    remedy = f"call {name}({arguments}) on the module, and compile it again with arguments like its new ones"
     raise _refused(name, "a program is compiled for the device and the types of its parameters", remedy)
 
 

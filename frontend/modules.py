@@ -1,4 +1,4 @@
-"""`deplodock.compile_module`: a program that is written as IR, at any level, becomes a function of tensors."""
+"""The public function `deplodock.compile_module`, which compiles IR of any level to a function of tensors."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from .executors import AUTO, Executor, make_executor, target_for
 
 
 class CompiledModule:
-    """A program that was written as IR: called with the tensors or arrays of the arguments of `@main`.
+    """A compiled program that was written as IR, called with the arguments of `@main`.
 
     Attributes:
         compilation: the program at its level and at those below.
@@ -82,7 +82,7 @@ def compile_module(
     Args:
         module: the text of a program with a function `@main`, a file (`Path`) with such a text, or an xDSL module,
             which is not changed.
-        args: arguments that the program is checked with; left out, the first call checks them.
+        args: example arguments, whose types and shapes are checked; by default each call checks its own.
         target: a GPU such as `sm_90a`, `cpu`, or `auto`, as for `compile`. `auto` is the target in the text, if there
             is one.
         executor: `auto`, `cuda`, `cpu`, `emulator`, `simulator` or `reference`, as for `compile`. The reference
@@ -90,7 +90,7 @@ def compile_module(
         level: `torch`, `tensor`, `loop`, `tile` or `kernel`; left out, the highest level at which all operations of
             the program are legal.
         pipeline: the passes to run in place of the default ones, as for `compile`, from the level of the program on.
-        options: further arguments of `compile` that are about compiling: `schedule`, `insert`, `record`,
+        options: further options of `compile`: `schedule`, `insert`, `record`,
             `strategy`, `f32_matmul_precision`, `checked`.
 
     Returns:
@@ -99,14 +99,14 @@ def compile_module(
     Raises:
         MalformedIRError: for a text that is no valid IR.
         BorderError: for operations that are not legal at the level.
-        CompileError: for whatever else is not understood.
+        CompileError: for any other fault of the program or the options.
     """
     try:
         with one_at_a_time():
             program = read_program(module)
             chosen = program_target(program, target, executor)
             compilation = compilation_of(program, chosen, level, pipeline_given=pipeline, **options)
-            compilation.at("kernel")  # what is refused is refused here, not at the first call
+            compilation.at("kernel")  # Raises errors now and not at the first call.
             compiled = CompiledModule(compilation, make_executor(executor, compilation))
             if args is not None:
                 compiled._checked(args)
@@ -116,8 +116,13 @@ def compile_module(
 
 
 def program_target(program: ModuleOp, target: str = AUTO, executor: str = "auto") -> str | Target:
-    """Returns the target of a program: `target`, for `auto` the target in the text with its numbers. Without one it is
-    the target that `executor` runs on this machine."""
+    """Returns the target of a program that is written as IR.
+
+    Args:
+        program: the module.
+        target: name of a target. `auto` is the target in the module, else the target that `executor` runs here.
+        executor: name of the executor.
+    """
     if target != AUTO:
         return target
     return target_of(program) if TARGET in program.attributes else target_for(executor)
@@ -152,7 +157,7 @@ def read_text(path: str | PathLike[str]) -> str:
 
 
 def read_program(module: str | PathLike[str] | ModuleOp) -> ModuleOp:
-    """Returns the verified module of a text, a file or a copy of a module.
+    """Parses and verifies a text or a file; copies and verifies a module.
 
     Raises:
         CompileError: for a file that cannot be read.

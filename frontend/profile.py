@@ -1,5 +1,8 @@
-"""What each kernel of a program costs: its time, measured launch by launch or predicted by the planning model, beside
-the bytes and operations that it cannot do without and the time that the machine needs for these."""
+"""Profile of a program: the cost of each kernel.
+
+The time of a kernel is measured launch by launch, or predicted by the planning model. It is compared with the roofline:
+the least time for the bytes and operations of the kernel by the rates of the target.
+"""
 
 from __future__ import annotations
 
@@ -35,20 +38,32 @@ from .bench import Subject, alone
 from .compilation import Compilation
 
 SECONDS, CALLS = 0.5, (5, 50)
-"""How long calls are traced, and of how many of them: at least, at most."""
+"""Seconds during which calls are traced, and the least and the largest number of traced calls."""
 
 TRACED = 5
-"""So many of the calls are kept span by span."""
+"""Number of traced calls whose time spans a profile contains."""
 
 FULL = 0.5
-"""The share of the roofline from which on it is what limits a kernel."""
+"""Share of the roofline above which memory or compute is reported as the limit of a kernel. Set by hand."""
 
 
 @dataclass(frozen=True)
 class Kernel:
-    """A kernel as the text calls it: how often a call launches it, its grid, the least work of a launch, how it is
-    scheduled (each nest, if it stands for several), the lines of Python that it computes, and what the planning model
-    expects of a launch."""
+    """A kernel of the program.
+
+    Attributes:
+        name: name in the printed text.
+        launches: launches in one call of the program.
+        blocks: number of blocks, or its formula if sizes vary.
+        threads: threads of a block.
+        shared_bytes: shared memory of a block.
+        work: least bytes and operations of a launch.
+        schedules: schedule of each nest that the kernel computes.
+        lines: lines of the user's Python code that the kernel computes.
+        tensor_cores: whether a matmul runs on tensor cores.
+        predicted: seconds of a launch by the planning model.
+        limit: resource that limits the kernel by the planning model.
+    """
 
     name: str
     launches: int
@@ -65,9 +80,21 @@ class Kernel:
 
 @dataclass(frozen=True)
 class Cost:
-    """One row of a profile: seconds in a call of all `launches` of a kernel, and their share of all kernels' time; the
-    least bytes and operations; `roofline` is the least time for these by the target's rates over the time. For what
-    PyTorch computes there is only the time."""
+    """A row of a profile: one kernel, or an operator that PyTorch computes, which only has times.
+
+    Attributes:
+        name: name of the kernel.
+        launches: launches in one call of the program.
+        seconds: time of all launches of a call.
+        share: share of the time of all kernels.
+        bytes, flops: least bytes and operations of all launches.
+        roofline: least time for these bytes and operations, divided by `seconds`.
+        limit: resource that limits the kernel: `memory`, `caches`, `compute` or `neither`; for predicted times a name
+            of the planning model.
+        schedules: schedule of each nest that the kernel computes.
+        lines: lines of the user's Python code that the kernel computes.
+        counters: hardware counters of a launch, if they were read.
+    """
 
     name: str
     launches: int
@@ -84,9 +111,14 @@ class Cost:
 
 @dataclass(frozen=True)
 class Profile:
-    """The kernels of a call, those first that take longest. `source` says how the times were found and for what card;
-    `call` are the seconds of a call that nobody watches, and `traced` some calls span by span, where they were
-    measured."""
+    """Costs of the kernels of a call, the longest first.
+
+    Attributes:
+        source: how the times were obtained and for which device, as a text.
+        costs: the rows.
+        call: seconds of a call without tracing, or None if it was not measured.
+        traced: time spans of some calls; empty for predicted times.
+    """
 
     source: str
     costs: tuple[Cost, ...]
@@ -94,21 +126,21 @@ class Profile:
     traced: tuple[tuple[Span, ...], ...] = ()
 
     def with_counters(self, counters: Mapping[str, Counters]) -> Profile:
-        """The same with what was counted of a launch of each kernel, which then tells what limits it."""
+        """Returns the profile with hardware counters by kernel name. They also determine the limit of each kernel."""
 
         def counted(cost: Cost) -> Cost:
-            found = counters.get(cost.name)
-            return cost if found is None else replace(cost, counters=found, limit=_limit(found.memory, found.compute))
+            count = counters.get(cost.name)
+            return cost if count is None else replace(cost, counters=count, limit=_limit(count.memory, count.compute))
 
         return replace(self, costs=tuple(map(counted, self.costs)))
 
     @property
     def seconds(self) -> float:
-        """Of all kernels."""
+        """Time of all kernels of a call."""
         return sum(c.seconds for c in self.costs)
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON."""
+        """Returns the profile as JSON data."""
         return {
             "source": self.source,
             "seconds": self.seconds,
@@ -118,18 +150,18 @@ class Profile:
 
 
 def kernels_of(compilation: Compilation, size: Size = typical) -> list[Kernel]:
-    """The kernels of a program in the order of its text, with their work where extents have these sizes."""
+    """Returns the kernels of a program in the order of the printed text. `size` maps symbolic extents to numbers."""
     module = compilation.at("kernel")
     names, launches = kernel_names(module), Counter(x.kernel for x in make_plan(module).launches)
     nests = {f"k{i}": op for i, op in enumerate(op for op in compilation.scheduled().walk() if isinstance(op, NestOp))}
     target = compilation.resolved
-    found: list[Kernel] = []
+    kernels: list[Kernel] = []
     for f in (op for op in module.walk() if isinstance(op, FuncOp)):
         name, parts = names[f.sym_name.data], [nests[n] for n in parts_of(f)]
         schedules = [schedule_of(nest) for nest in parts]
         atoms = ((NestInfo(nest), s.data.atom) for nest, s in zip(parts, schedules, strict=True))
         lines = (line_text(op.location) for nest in parts for op in nest.walk())
-        made = Kernel(
+        kernel = Kernel(
             name,
             launches.get(name, 0),
             " * ".join(map(str, f.grid_shape)) if any(not isinstance(n, int) for n in f.grid_shape) else f.blocks,
@@ -141,21 +173,23 @@ def kernels_of(compilation: Compilation, size: Size = typical) -> list[Kernel]:
             any(on_tensor_cores(info, atom, target) for info, atom in atoms),
             *_predicted(parts, target),
         )
-        found.append(made)
-    return found
+        kernels.append(kernel)
+    return kernels
 
 
 def _predicted(nests: Sequence[NestOp], target: Target) -> tuple[float, str]:
-    """Seconds that nests take in one launch, each under its schedule, by the planning model, and what limits the
-    longest; the launch starts once."""
-    found: list[Prediction] = [model_of(NestInfo(nest), target).predict(schedule_of(nest)) for nest in nests]
-    starts = [min(p.times.start, target.rates.launch + target.rates.ramp) for p in found]
-    seconds = sum(p.seconds for p in found) - (sum(starts) - max(starts))
-    return seconds, max(found, key=lambda p: p.seconds).limit
+    """Returns the predicted seconds of a launch that computes several nests, and the limit of the longest nest.
+
+    The time to start a launch counts once.
+    """
+    predictions: list[Prediction] = [model_of(NestInfo(nest), target).predict(schedule_of(nest)) for nest in nests]
+    starts = [min(p.times.start, target.rates.launch + target.rates.ramp) for p in predictions]
+    seconds = sum(p.seconds for p in predictions) - (sum(starts) - max(starts))
+    return seconds, max(predictions, key=lambda p: p.seconds).limit
 
 
 def predicted(compilation: Compilation) -> Profile:
-    """What the planning model expects of each kernel. Nothing is run."""
+    """Returns a profile with the times that the planning model predicts. It runs nothing."""
     target, kernels = compilation.resolved, kernels_of(compilation)
     seconds = {k.name: k.launches * k.predicted for k in kernels}
     source = f"predicted for {target.arch} ({target.card}) by the planning model, not measured"
@@ -163,43 +197,47 @@ def predicted(compilation: Compilation) -> Profile:
 
 
 def measured(program: CompiledFunction, subject: Subject) -> Profile:
-    """The times of each kernel where the program runs: medians of many calls. Raises ExecutionError as a call does."""
+    """Measures the kernels of a program on its device. The time of each launch is the median of many calls.
+
+    Raises:
+        ExecutionError: the program fails.
+    """
     executor, compilation = program.executor, program.compilation
     assert executor.trace is not None
     target = compilation.resolved
-    own = alone(subject, program)
-    args = own.function.captured.bind(own.args, own.kwargs)
+    isolated = alone(subject, program)
+    args = isolated.function.captured.bind(isolated.args, isolated.kwargs)
     for _ in range(2):
         executor.trace(args)
-        own()
+        isolated()
     calls, seconds, end = list[tuple[Span, ...]](), list[float](), perf_counter() + SECONDS
     while len(calls) < CALLS[0] or len(calls) < CALLS[1] and perf_counter() < end:
         calls.append(tuple(executor.trace(args)))
         start = perf_counter()
-        own()
+        isolated()
         seconds.append(perf_counter() - start)
-    found = Counter[str]()
+    seconds_of = Counter[str]()
     for step in zip(*calls, strict=True):
-        found[step[0].name] += statistics.median(s.seconds for s in step)  # pyright: ignore
+        seconds_of[step[0].name] += statistics.median(s.seconds for s in step)  # pyright: ignore
     if executor.name == "cpu":
         here = f"{processor()}, {cores()} cores, {torch.get_num_threads()} threads"
         where, call = here, statistics.median(seconds)
     else:
         where, call = torch.cuda.get_device_name(), None
     sizes = bind_sizes(main_function(compilation.at("loop")), [a.shape for a in args])
-    costs = _costs(kernels_of(compilation, sizes.number), found, target, "measured")
+    costs = _costs(kernels_of(compilation, sizes.number), seconds_of, target, "measured")
     source = f"measured on {where}, median of {len(calls)} calls; roofs are those of {target.card}"
     return Profile(source, costs, call, tuple(calls[-TRACED:]))
 
 
 def _costs(kernels: Sequence[Kernel], seconds: Mapping[str, float], target: Target, how: str) -> tuple[Cost, ...]:
-    known, total = {k.name: k for k in kernels}, sum(seconds.values()) or 1.0
-    found = [
-        _cost(known[name], s, s / total, target, how) if name in known else Cost(name, 1, s, s / total)
+    by_name, total = {k.name: k for k in kernels}, sum(seconds.values()) or 1.0
+    costs = [
+        _cost(by_name[name], s, s / total, target, how) if name in by_name else Cost(name, 1, s, s / total)
         for name, s in seconds.items()
-        if name not in known or known[name].launches
+        if name not in by_name or by_name[name].launches
     ]
-    return tuple(sorted(found, key=lambda c: -c.seconds))
+    return tuple(sorted(costs, key=lambda c: -c.seconds))
 
 
 def _cost(k: Kernel, seconds: float, share: float, target: Target, how: str) -> Cost:
@@ -212,7 +250,11 @@ def _cost(k: Kernel, seconds: float, share: float, target: Target, how: str) -> 
 
 
 def _limit(memory: float, compute: float) -> str:
-    """What a measured kernel spends its time on, by the shares of it that its bytes and its operations would take."""
+    """Returns the limit of a measured kernel.
+
+    `memory` and `compute` are the least times for its bytes and operations, divided by its time. If it
+    reads faster than memory can, the data comes from the caches.
+    """
     if max(memory, compute) < FULL:
         return "neither"
     if memory > compute:

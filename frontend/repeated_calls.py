@@ -1,5 +1,8 @@
-"""Calls that are like an earlier one, made without what an unknown one is checked for: what `Calls` has to know of a
-program and of its calls, that of `backend/host/calls.cpp` and that of `backend/cuda/runtime/repeated.py`."""
+"""Fast path for calls with arguments like those of an earlier call.
+
+A cache of calls (`Calls` of `backend/host/calls.cpp` on the CPU, of `backend/cuda/runtime/repeated.py` on a GPU) runs
+such a call without the checks in Python. This module describes a program to the cache and registers calls there.
+"""
 
 from __future__ import annotations
 
@@ -20,47 +23,55 @@ _KINDS = {"result": 0, "argument": 1, "constant": 2}
 
 
 class RepeatedCalls:
-    """The calls of a program that Python has made, for those that come after them.
+    """Cache of the calls of one program.
 
-    `call` takes the arguments of the program and gives its result, or NotImplemented for a call that is unlike those
-    before, and for every one of a program that does more in a call than to run kernels: it draws random numbers, leaves
-    something to PyTorch, looks at data, gives views of arguments.
+    `call` takes the arguments of the program and returns its result, or NotImplemented if the call differs from all
+    registered calls. It always returns NotImplemented for a program that does more than run kernels: one that draws
+    random numbers, has operators that PyTorch computes, checks data, or returns views of arguments.
     """
 
     def __init__(
         self, captured: CapturedProgram, program: CpuProgram | CudaProgram, state: tuple[Any, ...] = ()
     ) -> None:
-        """`state` are the entries of modules that a call compares (`ModuleState`)."""
+        """Describes the program to the cache. `state`: entries of modules that every call compares
+        (`ModuleState.entries`)."""
         self._captured, self._program = captured, program
         described = _described(captured) if _only_kernels(captured) else None
         self._calls = None if described is None else program.repeated_calls(*described, state)
         self.call = unlike if self._calls is None else self._calls.call
 
     def remember(self, tensors: Sequence[torch.Tensor], results: Sequence[torch.Tensor], result: Any) -> None:
-        """Keep a call: the arguments and results of `@main`, and what the caller got."""
+        """Registers a call.
+
+        Args:
+            tensors: the arguments of `@main`.
+            results: the results of `@main`.
+            result: the result that the caller received.
+        """
         if self._calls is None:
             return
         examples = list(results)
         for leaf, output in zip(pytree.tree_leaves(result), self._captured.outputs, strict=True):
             if output.kind == "result":
-                examples[output.index] = leaf  # whose strides may be others
+                examples[output.index] = leaf  # Its strides may differ from those of the result of `@main`.
         self._program.remember(self._calls, tensors, examples, self._captured.updates)
 
 
 def unlike(*args: Any, **kwargs: Any) -> Any:
-    """What `call` is before any call."""
+    """Returns NotImplemented: no registered call matches. It is the value of `call` for programs without a cache."""
     return NotImplemented
 
 
 def _only_kernels(captured: CapturedProgram) -> bool:
-    """Whether a call is nothing but checks of its arguments and the kernels."""
+    """Returns true if a call does nothing except check its arguments and run the kernels."""
     special = captured.draws or captured.eager or captured.checks or captured.layouts or any(captured.viewed)
-    special = special or any(map(any, captured.needs[:1]))  # which are noted where gradients are disabled, too
+    # `needs` is recorded even while gradients are disabled.
+    special = special or any(map(any, captured.needs[:1]))
     return not special and all(_is_simple(o, captured.outputs) for o in captured.outputs)
 
 
 def _is_simple(output: Output, outputs: Sequence[Output]) -> bool:
-    """Whether a result is memory that the program has written as a whole, an argument as it is, or a constant."""
+    """Returns true if a result is an unchanged argument, a constant, or a contiguous buffer that the program fills."""
     place = output.place
     if place is None:
         return not output.steps
@@ -70,7 +81,7 @@ def _is_simple(output: Output, outputs: Sequence[Output]) -> bool:
 
 
 def _described(captured: CapturedProgram) -> tuple[Any, ...] | None:
-    """The program as `Calls` takes it; None for arguments that are other trees than of tuples and lists."""
+    """Returns the arguments of `Calls` for a program, or None if its arguments are not nested tuples and lists."""
     args, kwargs = pytree.tree_unflatten(list(range(captured.in_spec.num_leaves)), captured.in_spec)
     tensors = {i for i, example in enumerate(captured.examples) if isinstance(example, torch.Tensor)}
     if not _is_tree([args, *kwargs.values()]) or tensors - {b.leaf for b in captured.bindings if b.tensor is None}:
@@ -86,5 +97,5 @@ def _described(captured: CapturedProgram) -> tuple[Any, ...] | None:
 
 
 def _is_tree(value: Any) -> bool:
-    """Whether it has nothing but tuples and lists around its leaves."""
+    """Returns true if a nested structure of leaf indices consists of tuples and lists only."""
     return type(value) is int or type(value) in (tuple, list) and all(map(_is_tree, value))

@@ -1,18 +1,17 @@
-"""The passes, and the table by which they are found by name without importing them (`pipelines.get_all_passes`).
+"""The passes, and the table that maps their names to modules, so that only the passes in use are imported.
 
-A folder is a level, or (`convert/`) what leads from one level to the next. The pass `tile-select-mma` lives in
-`tile/select_mma.py`, `convert-tensor-to-loop` in `convert/tensor_to_loop.py`, and its FileCheck test in
-`tests/filecheck/passes/<folder>/<name>.mlir`. `cse` and `dce`, of no level, are in `rewriting.py`. Adding a pass means
-adding its line to `OWN_PASSES`. What several passes ask of the IR is in `analysis/`; which schedule a nest gets is
-decided in `planning/`.
+- Each level has a folder; `convert/` has the passes from one level to the next. The pass `tile-select-mma` is in
+  `tile/select_mma.py`, and its FileCheck test in `tests/filecheck/passes/tile/select_mma.mlir`. `cse` and `dce` work at
+  every level and are in `rewriting.py`.
+- `analysis/` has the analyses that several passes share. `planning/` chooses the schedules.
+- To add a pass, add a line to `OWN_PASSES`.
 
-No pass imports another pass: a folder imports itself, `analysis/` and the files beside the folders; a conversion also
-helpers of the level that it starts from, and fusion the cost model of `planning/`.
+No pass imports another pass. A folder imports itself, `analysis/` and the files directly in `passes/`. In addition, a
+conversion imports helpers of the level that it starts from, and fusion imports the cost model of `planning/`.
 """
 
 from __future__ import annotations
 
-# One line a pass, by level.
 OWN_PASSES = {
     "cse": ".rewriting:CommonSubexpressionElimination",
     "dce": ".rewriting:DeadCodeElimination",
@@ -62,7 +61,7 @@ OWN_PASSES = {
     "convert-tile-to-kernel": ".convert.tile_to_kernel:ConvertTileToKernelPass",
     "convert-torch-to-tensor": ".convert.torch_to_tensor.conversion:ConvertTorchToTensorPass",
 }
-"""Our passes: name -> module and class."""
+"""Passes of deplodock: name -> module and class, grouped by level."""
 
 UPSTREAM_PASSES = {
     "apply-pdl": "xdsl.transforms.apply_pdl:ApplyPDLPass",
@@ -70,15 +69,15 @@ UPSTREAM_PASSES = {
     "licm": "xdsl.transforms.loop_invariant_code_motion:LoopInvariantCodeMotionPass",
     "reconcile-unrealized-casts": "xdsl.transforms.reconcile_unrealized_casts:ReconcileUnrealizedCastsPass",
 }
-"""The passes of xDSL that are right on our dialects as they are."""
+"""Passes of xDSL that work on our dialects without changes: name -> module and class."""
 
 
 GROUPS = ("general", "torch", "tensor", "loop", "planning", "tile", "kernel", "host", "convert", "xDSL", "plugins")
-"""The groups of passes, in the order in which they are listed: levels and what lies between them."""
+"""Groups of passes, in the order of `dl-opt --list-passes`. Most are folders of `passes/`."""
 
 
 def group_of(name: str) -> str:
-    """The one of `GROUPS` that the pass `name` belongs to: the folder of its module, or where else it comes from."""
+    """Returns the group of a pass: the folder of its module, `general`, `xDSL` or `plugins`."""
     if name in UPSTREAM_PASSES:
         return "xDSL"
     if name not in OWN_PASSES:

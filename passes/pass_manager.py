@@ -1,9 +1,9 @@
-"""Running passes one after another with observers in between, passes on single nests and kernels, and remarks.
+"""The pass manager of `dl-opt` and `deplodock`, base classes of passes, and remarks.
 
-Both `dl-opt` and `deplodock` run passes through here, so both verify, compare and report in the same way.
-
-A pass that leaves something as it was says why in a remark (`emit_remark`). Remarks are collected inside of
-`collect_remarks`, and cost one context-variable look-up otherwise.
+- `run_passes` runs passes in order, verifies the module, and calls observers before and after each pass.
+- `NestPass`, `TilePass` and `FuncPass` are base classes of passes on single nests and kernels.
+- A *remark* is a line in which a pass says why it left an operation unchanged (`emit_remark`). `collect_remarks`
+  collects them.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class InvalidIRError(CompileError):
 
 
 class Observer:
-    """Looks at the module around every pass. The base class does nothing; override what is needed."""
+    """Base class of objects that inspect the module before and after every pass. Its methods do nothing."""
 
     def before(self, module_pass: ModulePass, module: ModuleOp) -> None:
         """Called before `module_pass` runs on `module`."""
@@ -48,16 +48,25 @@ class Observer:
         """Called after `module_pass` has run on `module` and the result has been verified."""
 
     def skipped(self, module_pass: ModulePass, why: str, module: ModuleOp) -> None:
-        """Called in place of `before` and `after` if `module` lacks what `module_pass` needs; `why` names it."""
+        """Called instead of `before` and `after` if a pass has nothing to do.
+
+        Args:
+            module_pass: the pass.
+            why: what the module lacks, such as "no tile.dot".
+            module: the module.
+        """
 
     def finish(self, module: ModuleOp) -> None:
         """Called once after the last pass."""
 
 
 def words_of(module: ModuleOp) -> Counter[str]:
-    """Returns how often each word occurs in `module`; the `needs` of passes are such words: the operations of a name,
-    `loop.nest`, and with a property or an attribute, `loop.load{domain}`; the results and block arguments of an element
-    type, `f8E5M2`; decisions of schedules that differ from the plainest, `split_k` and `copy=tma`."""
+    """Counts the features of a module that passes may need (`needs` of a pass).
+
+    - `loop.nest`: operations of this name; `loop.load{domain}`: those with this property or attribute
+    - `f8E5M2`: results and block arguments of this element type
+    - `split_k`, `copy=tma`: schedules whose decision `split_k` differs from the default, or whose `copy` is `tma`
+    """
     kinds, words = Counter[tuple[str, ...]](), Counter[str]()
     for op in module.walk():
         kinds[op.name, *op.properties, *op.attributes] += 1
@@ -74,7 +83,10 @@ def words_of(module: ModuleOp) -> Counter[str]:
 
 
 def lacking(needs: Mapping[str, int], words: Mapping[str, int]) -> str:
-    """Returns the first word of `needs` that occurs too seldom; `a|b` counts either. Empty if there is none."""
+    """Returns a message for the first unmet need, or an empty text. `a|b` counts occurrences of `a` and of `b`.
+
+    `needs`: word -> least number of occurrences. `words`: the occurrences (`words_of`).
+    """
     for word, count in needs.items():
         if sum(words.get(part, 0) for part in word.split("|")) < count:
             return f"no {word.replace('|', ' or ')}" if count == 1 else f"fewer than {count} {word}"
@@ -90,15 +102,23 @@ def run_passes(
     verify: bool = True,
     skip: bool = True,
 ) -> None:
-    """Applies `passes` to `module` in place, with `observers` around each.
+    """Applies passes to a module in place.
 
     Args:
-        verify: If true, the module is verified after each pass that changed it; raises InvalidIRError.
-        skip: If true, a pass is skipped where the module lacks its `needs`: words (`words_of`) with their numbers.
+        ctx: context with the registered dialects.
+        module: the module.
+        passes: the passes, in order.
+        observers: objects whose methods are called before and after each pass.
+        verify: whether to verify the module after each pass that changed it.
+        skip: whether to skip a pass if the module does not meet its `needs` (`words_of`).
+
+    Raises:
+        InvalidIRError: the module does not verify after a pass.
+        CompileError: a pass refuses the module.
     """
     verified: list[tuple[object, ...]] | None = None
     words: Counter[str] | None = None
-    for module_pass in passes if listener.get() is None else _told(passes):
+    for module_pass in passes if listener.get() is None else _with_progress(passes):
         if skip and (needs := getattr(module_pass, "needs", None)):
             words = words or words_of(module)
             if why := lacking(needs, words):
@@ -119,8 +139,8 @@ def run_passes(
         observer.finish(module)
 
 
-def _told(passes: Sequence[ModulePass]) -> Iterator[ModulePass]:
-    """Yields the passes, and tells the listener of `progress` which one is running."""
+def _with_progress(passes: Sequence[ModulePass]) -> Iterator[ModulePass]:
+    """Yields the passes and reports each to the progress listener."""
     with steps("pass", len(passes), "passes") as step:
         for number, module_pass in enumerate(passes):
             step(1 if number else 0, module_pass.name)
@@ -128,7 +148,7 @@ def _told(passes: Sequence[ModulePass]) -> Iterator[ModulePass]:
 
 
 def contents_of(module: ModuleOp) -> list[tuple[object, ...]]:
-    """All that verifiers look at, held by reference: equal if nothing has changed."""
+    """Returns everything that verifiers read, by reference. Two equal results show that a pass changed nothing."""
     return [
         (
             *(op, op.parent, [*op.operands], [result.type for result in op.results], [*op.successors]),
@@ -140,19 +160,20 @@ def contents_of(module: ModuleOp) -> list[tuple[object, ...]]:
 
 
 def verify_module(module: ModuleOp) -> None:
-    """Run all verifiers and the dominance check; raises InvalidIRError naming the first op at fault."""
+    """Runs all verifiers and the dominance check. Raises InvalidIRError with the first faulty operation."""
     try:
         verify_dominance(module)
         module.verify()
     except VerifyException as error:
         op = error.op if isinstance(error, DominanceError) else _first_invalid(module)
-        error.__notes__ = []  # the whole module in text, added upstream
+        error.__notes__ = []  # xDSL adds the text of the whole module.
         reason = (one_line(str(error)) or type(error).__name__).removeprefix("Operation does not verify: ")
         raise InvalidIRError(reason, operator=op.name, location=location_text(op)) from None
 
 
 def _first_invalid(module: ModuleOp) -> Operation:
-    """The first op that does not verify by itself, innermost first: an outer op may only be wrong because of it."""
+    """Returns the first operation that does not verify, inner ones first, because they may be the cause of outer
+    ones."""
     for op in module.walk(region_first=True):
         try:
             op.verify(verify_nested_ops=False)
@@ -162,7 +183,7 @@ def _first_invalid(module: ModuleOp) -> Operation:
 
 
 class PrintChanges(Observer):
-    """After each pass that changed the text of the module, print a diff that tools can cut out.
+    """Observer that prints a diff after each pass that changed the text of the module.
 
     ```
     >>> t:fuse-nests
@@ -170,7 +191,7 @@ class PrintChanges(Observer):
     <<< t:fuse-nests
     2 passes, 1 changed
     ```
-    What stays keeps its number or name, and lines that only moved to the right or left are no change.
+    Unchanged values keep their numbers or names in the text. Changes of indentation alone are ignored.
     """
 
     def __init__(self, write: Callable[[str], object], context_lines: int = 3) -> None:
@@ -202,7 +223,13 @@ class PrintChanges(Observer):
 
 
 def diff_lines(old: Sequence[str], new: Sequence[str], context: int) -> Iterator[str]:
-    """A unified diff without the names of files, in which indentation does not count."""
+    """Yields the lines of a unified diff without file names. Indentation is not compared.
+
+    Args:
+        old: lines before.
+        new: lines after.
+        context: unchanged lines before and after each change.
+    """
     matcher = SequenceMatcher(None, [line.lstrip() for line in old], [line.lstrip() for line in new])
     for group in matcher.get_grouped_opcodes(context):
         (_, i, _, j, _), (_, _, i_end, _, j_end) = group[0], group[-1]
@@ -216,7 +243,7 @@ def diff_lines(old: Sequence[str], new: Sequence[str], context: int) -> Iterator
 
 
 class DominanceError(VerifyException):
-    """A use that its definition does not dominate; `op` is the user."""
+    """A use of a value that its definition does not dominate. `op`: the operation that uses the value."""
 
     def __init__(self, op: Operation, index: int) -> None:
         name = op.operands[index].name_hint
@@ -226,9 +253,11 @@ class DominanceError(VerifyException):
 
 
 def verify_dominance(root: Operation, scope: tuple[set[SSAValue], ...] = ()) -> None:
-    """Checks that an earlier op, or a block argument, defines each operand inside `root` where the operand can see it;
-    raises `DominanceError` at the first bad use. Blocks are taken in their textual order, which is exact for regions of
-    one block."""
+    """Checks that each operand inside `root` is a block argument or a result of an earlier operation in scope.
+
+    Raises DominanceError for the first violation. The check follows the textual order of blocks, which is exact for
+    regions of one block. `scope`: the values that are visible at `root`, one set for each enclosing block.
+    """
     scope = () if root.has_trait(IsolatedFromAbove, value_if_unregistered=False) else scope
     for block in (block for region in root.regions for block in region.blocks):
         seen: set[SSAValue] = set(block.args)
@@ -246,12 +275,16 @@ Anchor = TypeVar("Anchor", bound=Operation)
 
 
 class AnchoredPass(ModulePass, Generic[Anchor]):
-    """Runs `on` every operation of the class `anchor` that stands in a module.
+    """Base class of passes that rewrite the operations of one class in a module, one at a time.
 
-    A pass that carries out a `decision` of schedules names the field, and then, if it is for some of its values only,
-    these: `("copy", "tma")`. Without values it is for all but the plainest. What is decided otherwise, or has no
-    schedule, it does not see; nor what holds no operation of the class `inside`, which the pass is about. `needs` of
-    the pass manager follow from the three; a class may name more.
+    Attributes:
+        anchor: class of the operations that `on` rewrites.
+        inside: the pass ignores anchors without an operation of this class.
+        decision: the schedule's field that the pass carries out, then the values that it carries out:
+            `("copy", "tma")`. Without values the pass carries out all values except the default. It ignores anchors
+            with other values.
+        needs: further words (`words_of`) that a module must contain, with their number. The base class adds those of
+            the three other attributes.
     """
 
     anchor: ClassVar[type[Operation]]
@@ -272,17 +305,17 @@ class AnchoredPass(ModulePass, Generic[Anchor]):
 
     @abstractmethod
     def on(self, op: Anchor) -> None:
-        """Rewrite one of them."""
+        """Rewrites one operation of the class `anchor`."""
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         anchors = [o for o in self.among(op) if isinstance(o, self.anchor)]
-        for found in [o for o in anchors if self._is_decided(o)] if self.decision else anchors:
-            if any(isinstance(o, self.inside) for o in found.walk()):
-                with blamed(found):
-                    self.on(found)  # pyright: ignore[reportArgumentType]
+        for anchor in [o for o in anchors if self._is_decided(o)] if self.decision else anchors:
+            if any(isinstance(o, self.inside) for o in anchor.walk()):
+                with blamed(anchor):
+                    self.on(anchor)  # pyright: ignore[reportArgumentType]
 
     def among(self, module: ModuleOp) -> Iterable[Operation]:
-        """The operations of which some are anchors."""
+        """Returns the operations in which anchors are searched."""
         return module.ops
 
     def _is_decided(self, op: Operation) -> bool:
@@ -291,13 +324,13 @@ class AnchoredPass(ModulePass, Generic[Anchor]):
         return value in values if values else value != PLAIN[name]
 
     def decline(self, op: Operation, why: str | None) -> None:
-        """Remark why `op` stays as it was, if there is a reason."""
+        """Emits a remark that `op` stays unchanged, unless `why` is None."""
         if why is not None:
             emit_remark(op, self.name, why)
 
 
 class NestPass(AnchoredPass[loop.NestOp]):
-    """A pass on the nests of the loop level, in functions or by themselves."""
+    """Base class of passes on the nests of the loop level, inside of functions or directly in a module."""
 
     anchor = loop.NestOp
 
@@ -315,7 +348,10 @@ class FuncPass(AnchoredPass[kernel.FuncOp]):
 
 @dataclass(frozen=True)
 class Remark:
-    """`pass_name` left `operator`, written at `location` (`file:line[:col]`), alone because of `why`."""
+    """Reason `why` the pass `pass_name` left an operation unchanged.
+
+    `operator`: name of the operation. `location`: the user's line (`file:line[:col]`), if known.
+    """
 
     pass_name: str
     operator: str
@@ -331,9 +367,12 @@ _listener: ContextVar[list[Remark] | None] = ContextVar("deplodock_remarks", def
 
 
 def emit_remark(op: Operation, pass_name: str, why: str) -> None:
-    """Record that pass `pass_name` declined to act on `op`; `why` is one line without a full stop at its end.
+    """Records a remark, if `collect_remarks` is active. Equal remarks are recorded once.
 
-    The same remark about the same place is recorded once.
+    Args:
+        op: the operation that stays unchanged.
+        pass_name: name of the pass.
+        why: the reason, in one line without a full stop.
     """
     remarks = _listener.get()
     if remarks is None:
@@ -345,7 +384,7 @@ def emit_remark(op: Operation, pass_name: str, why: str) -> None:
 
 @contextmanager
 def collect_remarks() -> Generator[list[Remark]]:
-    """Collect the remarks emitted inside the `with` block, in order."""
+    """Collects the remarks that are emitted inside the `with` block, in order."""
     remarks: list[Remark] = []
     token = _listener.set(remarks)
     try:

@@ -1,10 +1,10 @@
-"""Named pipelines: the text of every sequence of passes that has a name, and how pipeline text and options are read.
+"""Named pipelines, and the parser of pipeline text and pass options.
 
-A name may be used wherever a pass may, also inside another pipeline. Options given to a name are handed to every pass
-of it that has such an option: `default{arch="sm_80"}`.
+Pipeline text such as `"canonicalize,loop-to-tile,dce"` lists passes and named pipelines. Options of a named pipeline
+apply to each of its passes that has such an option: `default{record=plans.json}`.
 
-An option that a search may change is declared where it is, `factor: int = searched(4, 1, 2, 8)`, the default first:
-`deplodock tune` tries the other values for every pass below `plan-schedules` whose option was left at its default.
+A pass declares an option for `deplodock tune` by `factor: int = searched(4, 1, 2, 8)`, with the default first. `tune`
+tries the other values in the passes below `plan-schedules`, unless the user has set the option.
 """
 
 from __future__ import annotations
@@ -47,36 +47,36 @@ PIPELINES = {
     "verify-level{level=kernel}",
     "default": "torch-to-tensor,tensor-to-loop,loop-to-tile,tile-to-kernel",
 }
-"""Name -> text, as for `dl-opt -p`."""
+"""Name of a pipeline -> its text, as for `dl-opt -p`."""
 
 
 PASSES_GROUP, PIPELINES_GROUP = "deplodock.passes", "deplodock.pipelines"
-"""Entry points of these groups, each naming a `ModulePass` class or a string, are third-party passes and pipelines."""
+"""Groups of entry points for third-party passes (`ModulePass` classes) and pipelines (texts)."""
 
 
 def get_all_passes() -> dict[str, Callable[[], type[ModulePass]]]:
-    """Returns every pass that the tools know, by name, as a function that imports it.
+    """Returns name -> a function that imports the pass, for all passes including those of plugins.
 
     Raises:
-        PluginError: a third-party pass takes a name that is in use.
+        PluginError: a third-party pass uses an existing name.
     """
     return registry(PASSES_GROUP, OWN_PASSES | UPSTREAM_PASSES, "pass")
 
 
 def get_all_pipelines() -> dict[str, str]:
-    """Returns every named pipeline with its text. Raises PluginError for a plugin that takes a name in use."""
+    """Returns name -> text of all named pipelines. Raises PluginError if a plugin uses an existing name."""
     declared = plugins(PIPELINES_GROUP, {*PIPELINES, *OWN_PASSES}, "pipeline")
     return PIPELINES | {name: _declared_text(name, load()) for name, load in declared.items()}
 
 
 def _declared_text(name: str, pipeline: object) -> str:
     if not isinstance(pipeline, str):
-        raise PluginError(f"the pipeline {name!r} of a plugin is not text but {type(pipeline).__name__}")
+        raise PluginError(f"expected the pipeline {name!r} of a plugin to be text, but got {type(pipeline).__name__}")
     return pipeline
 
 
 class PipelineError(CompileError):
-    """Pipeline text that cannot be read: its syntax, a pass or an option that does not exist, or a bad value."""
+    """Invalid pipeline text: wrong syntax, an unknown pass or option, or an invalid value."""
 
 
 Parameters = dict[str, ParameterListType]
@@ -84,7 +84,11 @@ Parameters = dict[str, ParameterListType]
 
 @dataclass(frozen=True)
 class Insertion:
-    """Passes that are added to the default pipeline `before` or after its pass `anchor`."""
+    """Passes to insert into the default pipeline.
+
+    `passes`: pipeline text. `anchor`: the pass of the default pipeline before or after which they are inserted.
+    `before`: true for before.
+    """
 
     passes: str
     before: bool
@@ -92,13 +96,13 @@ class Insertion:
 
 
 INSERTIONS_GROUP = "deplodock.insertions"
-"""Entry points of this group, each naming a string as `read_insertion` reads it, extend the default pipeline."""
+"""Group of entry points that extend the default pipeline. Each value is a text for `read_insertion`."""
 
 
 def read_insertion(text: str) -> Insertion:
-    """Reads `PASSES:after=NAME` or `PASSES:before=NAME`.
+    """Parses `PASSES:after=NAME` or `PASSES:before=NAME`.
 
-    Raises PipelineError for other text, and for a NAME that is not exactly one pass of the default pipeline.
+    Raises PipelineError for invalid text, and if NAME does not occur exactly once in the default pipeline.
     """
     passes, _, where = text.rpartition(":")
     side, _, anchor = where.partition("=")
@@ -119,12 +123,12 @@ def parse_passes(
     """Returns the passes of a pipeline, with every named pipeline expanded.
 
     Args:
-        text: Pipeline text, such as `"canonicalize,fuse{cost=2}"`.
-        options: Options for every pass that has them and that the text gives no others.
-        insert: Insertions (`read_insertion`) into the named pipelines, in addition to those of plugins.
+        text: pipeline text, such as `"canonicalize,fuse{cost=2}"`.
+        options: options for every pass that has them; options in the text take precedence.
+        insert: insertions (`read_insertion`) into the named pipelines, in addition to those of plugins.
 
     Raises:
-        PipelineError: The text, a pass, an option or an insertion does not exist.
+        PipelineError: the text or an insertion is invalid, or a pass or an option does not exist.
     """
     insertions = (*(load() for load in plugins(INSERTIONS_GROUP, (), "insertion").values()), *insert)
     return _parsed(text, tuple(get_all_pipelines().items()), tuple((options or {}).items()), insertions)
@@ -137,13 +141,13 @@ def _parsed(
     options: tuple[tuple[str, ParameterListType], ...],
     insertions: tuple[str, ...],
 ) -> tuple[ModulePass, ...]:
-    """The passes of `text`, read once: passes are frozen, and a compilation asks for the same few texts."""
-    around = [read_insertion(insertion) for insertion in insertions]
-    return tuple(_Expansion(get_all_passes(), dict(pipelines), around).expand(text, dict(options), set()))
+    """Returns the passes of a text. A cache suffices, because passes are immutable and the texts few."""
+    read_insertions = [read_insertion(insertion) for insertion in insertions]
+    return tuple(_Expansion(get_all_passes(), dict(pipelines), read_insertions).expand(text, dict(options), set()))
 
 
 def pipeline_text(passes: Sequence[ModulePass]) -> str:
-    """The text that `parse_passes` reads back to the same passes, and that this function prints the same again."""
+    """Returns pipeline text for passes. `parse_passes` of this text returns equal passes."""
     texts = list[str]()
     for spec in (p.spec() for p in passes):
         options = [f"{n}={','.join(map(value_text, v))}" if v else n for n, v in spec.parameters.items()]
@@ -153,7 +157,8 @@ def pipeline_text(passes: Sequence[ModulePass]) -> str:
 
 @dataclass
 class _Expansion:
-    """Turns text into passes; remembers which named pipelines it is inside of."""
+    """Expansion of pipeline text into passes. `within`: the named pipelines that are being expanded, outermost
+    first."""
 
     registry: dict[str, Callable[[], type[ModulePass]]]
     pipelines: dict[str, str]
@@ -161,12 +166,19 @@ class _Expansion:
     within: list[str] = field(default_factory=list[str])
 
     def expand(self, text: str, inherited: Parameters, used: set[str]) -> Iterator[ModulePass]:
-        """The passes of `text`; `inherited` options go to each pass that has them, and into `used` when one did."""
+        """Yields the passes of a text.
+
+        Args:
+            text: pipeline text.
+            inherited: options for each pass that has them.
+            used: set that receives the names of the inherited options that a pass has.
+        """
         for spec in _read(text):
             spec = spec.normalize_parameter_names()
             if spec.name not in self.pipelines:
-                made = self.make_pass(spec, inherited, used)
-                yield from self._extended(made, inherited, used) if self.insertions and self.within else (made,)
+                module_pass = self.make_pass(spec, inherited, used)
+                extended = self.insertions and self.within
+                yield from self._extended(module_pass, inherited, used) if extended else (module_pass,)
                 continue
             if spec.name in self.within:
                 raise PipelineError(f"pipeline {spec.name!r} contains itself")
@@ -179,7 +191,7 @@ class _Expansion:
             used |= taken
 
     def _extended(self, anchor: ModulePass, inherited: Parameters, used: set[str]) -> list[ModulePass]:
-        """Returns one pass, the anchor, with the passes that are inserted before and after it."""
+        """Returns a pass with the passes that insertions add before and after it."""
         before, after = list[ModulePass](), list[ModulePass]()
         for insertion in self.insertions:
             if insertion.anchor == anchor.name:
@@ -188,7 +200,13 @@ class _Expansion:
         return [*before, anchor, *after]
 
     def make_pass(self, spec: ArgSpec, inherited: Parameters, used: set[str]) -> ModulePass:
-        """The pass that `spec` describes."""
+        """Returns the pass that a specification describes.
+
+        Args:
+            spec: name and options.
+            inherited: options that the pass gets if it has them and `spec` does not set them.
+            used: set that receives the names of the inherited options that the pass has.
+        """
         if spec.name not in self.registry:
             raise PipelineError(
                 f"unknown pass {spec.name!r}{_suggestion(spec.name, [*self.registry, *self.pipelines])}"
@@ -211,24 +229,25 @@ def _quoted(value: re.Match[str]) -> str:
 
 
 def _read(text: str) -> list[ArgSpec]:
-    """Reads pipeline text. File names need no quotes. Raises PipelineError."""
+    """Parses pipeline text. File names need no quotes. Raises PipelineError."""
     try:
         return list(parse_pipeline(_VALUE.sub(_quoted, "".join(text.split("\n")).strip())))
-    except ArgSpecParseError as error:  # a BaseException upstream; a place, the text, a caret, the reason
+    except ArgSpecParseError as error:
+        # The message has five lines: a title, the location, the text, a caret, and the reason.
         _, place, line, _, reason = str(error).splitlines()
         at = line[int(place.rpartition(":")[2]) - 1 :]
         raise PipelineError(f"cannot read the pipeline {text!r} at {at!r}: {reason.strip()}") from None
 
 
-def _suggestion(name: str, known: list[str]) -> str:
-    return "".join(f", did you mean {close!r}?" for close in get_close_matches(name, known, 1))
+def _suggestion(name: str, names: list[str]) -> str:
+    return "".join(f", did you mean {close!r}?" for close in get_close_matches(name, names, 1))
 
 
 _BARE_WORD = re.compile(r"[A-Za-z][A-Za-z0-9_-]*")
 
 
 def value_text(value: str | int | bool | float) -> str:
-    """The value of an option as `parse_passes` reads it back."""
+    """Returns the value of an option as pipeline text."""
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, str):
@@ -244,16 +263,16 @@ _WORDS: dict[Any, tuple[str, str]] = {
     str: ("text", "words, as in a,b"),
     int | str: ("a name or a number", "names or numbers, as in %3,%5"),
 }
-"""A base type -> what one value of it is called, and several."""
+"""Type of an option -> words for one value, and for several values."""
 
 
 class OptionError(CompileError):
-    """An option of a pass that does not exist, that is missing, or that has a value of another type."""
+    """An option of a pass that is unknown, missing, or of the wrong type."""
 
 
 @dataclass(frozen=True)
 class PassOption:
-    """An option as `--help-pass` shows it: what its values are, and what it is where it is left out."""
+    """Description of an option for `--help-pass`. `type`: words for its values. `default`: words for its default."""
 
     name: str
     type: str
@@ -266,7 +285,7 @@ def pass_options(cls: type[ModulePass]) -> tuple[PassOption, ...]:
 
 
 def type_words(hint: Any) -> str:
-    """What values of a type are called: `an integer`, `one of a, b`."""
+    """Returns words for the values of a type hint: `an integer`, `one of a, b`."""
     origin, inner = get_origin(hint), get_args(hint)
     if origin in (Union, UnionType):
         return " or ".join(type_words(t) for t in inner if t is not NoneType)
@@ -277,23 +296,26 @@ def type_words(hint: Any) -> str:
     return _WORDS.get(hint, (str(hint), ""))[0]
 
 
-def checked_options(cls: type[ModulePass], given: dict[str, ParameterListType]) -> dict[str, ParameterListType]:
-    """`given` with integers for numbers and `true` for a flag without a value. Raises OptionError naming an option
-    that the pass does not have, one without which it cannot be, or one whose value is none of its type."""
+def checked_options(cls: type[ModulePass], options: dict[str, ParameterListType]) -> dict[str, ParameterListType]:
+    """Checks the options of a pass, and converts integers to floats and flags without a value to `true` by their types.
+
+    Raises:
+        OptionError: an option is unknown, missing, or of the wrong type.
+    """
     hints = get_type_hints(cls)
-    options = {f.name: hints[f.name] for f in dataclasses.fields(cls) if f.init}
-    if given.keys() - options.keys() or cls.required_fields() - given.keys():
-        raise _unfitting(cls, given, options)
-    return {name: _checked(cls.name, name, values, options[name]) for name, values in given.items()}
+    types = {f.name: hints[f.name] for f in dataclasses.fields(cls) if f.init}
+    if options.keys() - types.keys() or cls.required_fields() - options.keys():
+        raise _wrong_options(cls, options, types)
+    return {name: _checked(cls.name, name, values, types[name]) for name, values in options.items()}
 
 
-def _unfitting(cls: type[ModulePass], given: Mapping[str, object], options: Mapping[str, Any]) -> OptionError:
-    """Returns the error for an option that a pass does not have, or for one that is missing."""
-    if unknown := sorted(given.keys() - options.keys()):
-        known = ", ".join(sorted(options)) or "none"
-        return OptionError(f"unknown option {unknown[0]!r} (options: {known})", operator=cls.name)
-    missing = min(cls.required_fields() - given.keys())
-    return OptionError(f"the option {missing!r} is needed: {type_words(options[missing])}", operator=cls.name)
+def _wrong_options(cls: type[ModulePass], options: Mapping[str, object], types: Mapping[str, Any]) -> OptionError:
+    """Returns the error for an unknown or missing option of a pass."""
+    if unknown := sorted(options.keys() - types.keys()):
+        names = ", ".join(sorted(types)) or "none"
+        return OptionError(f"unknown option {unknown[0]!r} (options: {names})", operator=cls.name)
+    missing = min(cls.required_fields() - options.keys())
+    return OptionError(f"the option {missing!r} is needed: {type_words(types[missing])}", operator=cls.name)
 
 
 def _checked(owner: str, name: str, values: ParameterListType, hint: Any) -> ParameterListType:
@@ -308,7 +330,7 @@ def _checked(owner: str, name: str, values: ParameterListType, hint: Any) -> Par
 
 
 def _wrong_value(owner: str, name: str, values: ParameterListType, hint: Any) -> OptionError:
-    """Returns the error for a value that is not of the type `hint` of an option."""
+    """Returns the error for a value that is not of the option's type `hint`."""
     kinds = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
     shown = ",".join(str(v).lower() if isinstance(v, bool) else str(v) for v in values) or "no value"
     choices = next((get_args(k) for k in kinds if get_origin(k) is Literal), ())
@@ -331,18 +353,19 @@ _KEY = "searched"
 
 
 def searched(default: T, *others: T) -> T:
-    """An option of a pass with its default, and what else is worth a try. The order says nothing but which value comes
-    first."""
+    """Declares an option of a pass whose `others` values `deplodock tune` tries in addition to the default."""
     return dataclasses.field(default=default, metadata={_KEY: (default, *others)})
 
 
 Options = Sequence[tuple[str, str, str]]
-"""(pass, option, value as text) of options that are not at their default."""
+"""(pass, option, value as text) of each option that differs from its default."""
 
 
 def searched_options(passes: Iterable[ModulePass]) -> dict[tuple[str, str], tuple[str, ...]]:
-    """Returns (pass, option) -> values as text, the default first, of options that are at their default in each of
-    `passes`."""
+    """Returns the options that `deplodock tune` may change: (pass, option) -> values as text, the default first.
+
+    Options that differ from their default in one of the passes are left out.
+    """
     searches: dict[tuple[str, str], tuple[Any, ...]] = {}
     for p in passes:
         for option in dataclasses.fields(p):
@@ -354,14 +377,17 @@ def searched_options(passes: Iterable[ModulePass]) -> dict[tuple[str, str], tupl
 
 
 def with_options(passes: Iterable[ModulePass], options: Options) -> tuple[ModulePass, ...]:
-    """`passes` with other values of options. Raises PipelineError for a pass that is none of them, an option that it
-    has not, or a value of another type."""
-    given = list(passes)
+    """Returns passes with some of their options replaced.
+
+    Raises:
+        PipelineError: the pass is not one of `passes`, it does not have the option, or the value is of the wrong type.
+    """
+    changed = list(passes)
     for name, option, value in options:
-        places = [i for i, p in enumerate(given) if p.name == name]
-        if not places:
-            raise PipelineError("is no pass of this pipeline", operator=name, argument=option)
-        for i in places:
-            (found,) = parse_passes(f"{name}{{{option}={value}}}")
-            given[i] = dataclasses.replace(given[i], **{option: getattr(found, option)})
-    return tuple(given)
+        positions = [i for i, p in enumerate(changed) if p.name == name]
+        if not positions:
+            raise PipelineError("expected a pass of this pipeline", operator=name, argument=option)
+        for i in positions:
+            (template,) = parse_passes(f"{name}{{{option}={value}}}")
+            changed[i] = dataclasses.replace(changed[i], **{option: getattr(template, option)})
+    return tuple(changed)

@@ -1,8 +1,11 @@
-"""Records in a file: what was measured of schedules, and what was decided, by what it is for.
+"""The SQLite database of measured and chosen schedules, to which `deplodock tune` writes.
 
-The file is an SQLite database with a rollback journal, so it survives the end of a process at any moment and several
-writers. A nest is known by `plan_key`, which no name is part of; times are compared only within one device. JSON
-(`records.py`) is for exchange, and for people.
+- Its rollback journal protects the file if a process ends at any moment, and allows several writers.
+- The key of a nest is a hash of its structure (`plan_key`), without names. So an entry serves every program that
+  contains the nest.
+- Times are compared within one device only.
+
+The JSON form (`records.py`) is for exchange and for reading.
 """
 
 from __future__ import annotations
@@ -19,13 +22,13 @@ from typing import Any
 from .records import Record, RecordError, json_of, read_json, record_of
 
 APPLICATION, VERSION = 0x64706C6B, 1
-"""What tells our databases from others, and the version of the tables."""
+"""SQLite application id of our databases, and the version of their tables."""
 
 PATIENCE = 30.0
-"""Seconds that a writer waits for another one."""
+"""Seconds that a writer waits for another writer."""
 
 PREDICTED = "predicted"
-"""The device of times that are the planning model's, where nothing could be measured."""
+"""Device name of entries whose times come from the planning model because nothing could be measured."""
 
 _TABLES = """
 CREATE TABLE nests (key TEXT PRIMARY KEY, what TEXT NOT NULL, text TEXT NOT NULL) WITHOUT ROWID;
@@ -45,18 +48,22 @@ CREATE TABLE constants (
 
 @dataclass(frozen=True)
 class Entry:
-    """A schedule of a nest, and what came of it: a row of the table `trials`.
+    """A schedule of a nest and its measured time: a row of the table `trials`.
 
-    key, target  what it is for: `plan_key` and `Target.name`
-    device       where it was measured; empty for what was only decided, `PREDICTED` for the model's times
-    options      of passes below `plan-schedules`, as JSON: a list of (pass, option, value)
-    seconds      None where it was not measured, or failed
-    noise        half the interval of 95 % of the time, relative to it
-    predicted    seconds by the planning model; 0 where it was not asked
-    failure      why it has no time: refused, wrong, killed; empty where it is good
-    version      of deplodock
-    code         a hash of the text of its kernels
-    at           seconds since 1970
+    Attributes:
+        key: key of the nest (`plan_key`).
+        target: `Target.name`.
+        device: device of the measurement. Empty for a schedule that was chosen without measurement, `PREDICTED` for
+            times of the planning model.
+        schedule: text of the schedule.
+        options: options of passes below `plan-schedules`, as a JSON list of (pass, option, value).
+        seconds: time of the kernels; None if it was not measured or the schedule failed.
+        noise: half of the 95 % confidence interval of the time, relative to the time.
+        predicted: seconds by the planning model; 0 without a prediction.
+        failure: why there is no time (refused, wrong result, killed); empty if the schedule is valid.
+        version: version of deplodock.
+        code: hash of the text of the kernels.
+        at: time of the entry in seconds since 1970.
     """
 
     key: str
@@ -74,7 +81,7 @@ class Entry:
 
 
 def is_database(path: str | Path) -> bool:
-    """Whether a file is an SQLite database."""
+    """Returns true if a file is an SQLite database."""
     try:
         with Path(path).open("rb") as file:
             return file.read(16) == b"SQLite format 3\0"
@@ -83,10 +90,10 @@ def is_database(path: str | Path) -> bool:
 
 
 def read_record(path: str, device: str | None = None) -> Record:
-    """Returns the record in a JSON file or a database; schedules that were measured on `device` precede others.
+    """Returns the plans in a JSON file or a database. Schedules that were measured on `device` have precedence.
 
     Raises:
-        RecordError: for a file that cannot be read, is damaged, or is of another version.
+        RecordError: the file cannot be read, is damaged, or has another version.
     """
     if is_database(path):
         with RecordFile(path, read_only=True) as file:
@@ -95,7 +102,10 @@ def read_record(path: str, device: str | None = None) -> Record:
 
 
 class RecordFile(AbstractContextManager["RecordFile"]):
-    """An open database; made where there is none. Raises RecordError for a file that is something else."""
+    """Open database of records. A missing file is created, unless `read_only`.
+
+    Raises RecordError if the file is not such a database.
+    """
 
     def __init__(self, path: str | Path, read_only: bool = False) -> None:
         self.path = str(path)
@@ -126,7 +136,7 @@ class RecordFile(AbstractContextManager["RecordFile"]):
 
     @contextmanager
     def _writing(self) -> Generator[sqlite3.Connection]:
-        """A transaction: all of it, or nothing."""
+        """Runs the `with` block as one transaction."""
         with self._checked():
             self._db.execute("BEGIN IMMEDIATE")
             try:
@@ -137,20 +147,21 @@ class RecordFile(AbstractContextManager["RecordFile"]):
             self._db.execute("COMMIT")
 
     def _prepare(self, read_only: bool) -> None:
-        """Make the tables, if there are none."""
+        """Creates the tables if there are none, and checks the kind and the version of the database."""
         if self._number("user_version") == 0 and not read_only:
             with self._writing() as db:
-                if self._number("user_version") == 0:  # nobody else has just done it
+                # Read again inside of the transaction, because another process may have created the tables.
+                if self._number("user_version") == 0:
                     if self._db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
-                        raise self._refused("is a database of something else")
+                        raise self._refused("expected a database of deplodock, but got another database")
                     for statement in _TABLES.split(";"):
                         db.execute(statement)
                     db.execute(f"PRAGMA application_id = {APPLICATION}")
                     db.execute(f"PRAGMA user_version = {VERSION}")
         if self._number("application_id") != APPLICATION:
-            raise self._refused("is a database of something else")
+            raise self._refused("expected a database of deplodock, but got another database")
         if (version := self._number("user_version")) != VERSION:
-            raise self._refused(f"is of version {version}, not {VERSION}")
+            raise self._refused(f"expected version {VERSION} of the database, but got {version}")
 
     def _number(self, name: str) -> int:
         return int(self._db.execute(f"PRAGMA {name}").fetchone()[0])
@@ -165,75 +176,108 @@ class RecordFile(AbstractContextManager["RecordFile"]):
                 db.execute(f"INSERT OR REPLACE INTO {table} VALUES ({', '.join('?' * len(row))})", row)
 
     def add(self, entries: Iterable[Entry]) -> None:
-        """Put entries in, in place of those that are of the same schedule of the same nest on the same device."""
+        """Adds entries. An entry replaces that of the same schedule and options of the same nest on the same device."""
         self._put("trials", *map(astuple, entries))
 
-    def add_nest(self, key: str, what: str, text: str) -> None:
-        """Keep the text of a program that is one nest, from which the model can be asked again."""
-        self._put("nests", (key, what, text))
+    def add_nest(self, key: str, description: str, text: str) -> None:
+        """Adds a nest, so that its schedules can be predicted again later.
 
-    def add_fusion(self, key: str, kept: Sequence[int]) -> None:
-        """Keep the positions of operations whose results are materialised; `key` is as in `Record.fusions`."""
-        self._put("fusions", (key, json.dumps(kept), time.time()))
+        Args:
+            key: key of the nest (`plan_key`).
+            description: description of the nest for users.
+            text: text of a program that consists of the nest.
+        """
+        self._put("nests", (key, description, text))
+
+    def add_fusion(self, key: str, roots: Sequence[int]) -> None:
+        """Adds a fusion plan: the positions of the operations whose results are materialised (`Record.fusions`)."""
+        self._put("fusions", (key, json.dumps(roots), time.time()))
 
     def set_constants(self, target: str, device: str, factors: dict[str, float], about: dict[str, Any]) -> None:
-        """Keep by what a target's constants are multiplied on a device, and what is to be said `about` the fit."""
+        """Stores the factors that correct a target's constants on a device.
+
+        Args:
+            target: name of the target.
+            device: name of the device.
+            factors: name of a constant (`Target.numbers`) -> factor.
+            about: facts about the fit, as JSON data.
+        """
         self._put("constants", (target, device, json.dumps(factors), json.dumps(about), time.time()))
 
     def constants(self, target: str, device: str) -> tuple[dict[str, float], dict[str, Any]] | None:
-        """What `set_constants` kept."""
+        """Returns the factors and the facts of `set_constants`, or None."""
         query = "SELECT factors, about FROM constants WHERE target = ? AND device = ?"
-        found = next(self._rows(query, target, device), None)
-        return None if found is None else (json.loads(found[0]), json.loads(found[1]))
+        row = next(self._rows(query, target, device), None)
+        return None if row is None else (json.loads(row[0]), json.loads(row[1]))
 
-    def entries(self, **wanted: str) -> list[Entry]:
-        """The entries whose columns are as `wanted`, those of one nest together, the fastest first."""
-        where = " AND ".join(f"{name} = ?" for name in wanted) or "1"
+    def entries(self, **columns: str) -> list[Entry]:
+        """Returns the entries with these values of columns, grouped by nest, the fastest first."""
+        where = " AND ".join(f"{name} = ?" for name in columns) or "1"
         order = "ORDER BY key, target, device, seconds IS NULL, seconds, failure, schedule"
-        return [Entry(*row) for row in self._rows(f"SELECT * FROM trials WHERE {where} {order}", *wanted.values())]
+        return [Entry(*row) for row in self._rows(f"SELECT * FROM trials WHERE {where} {order}", *columns.values())]
 
     def nests(self) -> dict[str, tuple[str, str]]:
-        """Key -> what the nest is, for people, and its program."""
-        return {key: (what, text) for key, what, text in self._rows("SELECT key, what, text FROM nests ORDER BY key")}
+        """Returns key -> (description of the nest, text of its program)."""
+        return {
+            key: (description, text)
+            for key, description, text in self._rows("SELECT key, what, text FROM nests ORDER BY key")
+        }
 
     def best(self, key: str, target: str, device: str) -> Entry | None:
-        """The fastest entry that has not failed, of what was measured on `device`."""
-        good = (e for e in self.entries(key=key, target=target, device=device) if not e.failure)
-        return next((e for e in good if e.seconds is not None), None)
+        """Returns the fastest valid entry that was measured on a device, or None.
+
+        Args:
+            key: key of the nest.
+            target: `Target.name`.
+            device: name of the device.
+        """
+        valid = (e for e in self.entries(key=key, target=target, device=device) if not e.failure)
+        return next((e for e in valid if e.seconds is not None), None)
 
     def plans(self, target: str | None = None, device: str | None = None) -> Record:
-        """What a compilation is to do: for each nest and target the fastest schedule on `device`, or else
-        on another device, or else one that was only decided, or else predicted. Of equally fast ones it is the first,
-        as in a search, of decisions the last."""
+        """Returns the plans for a compilation.
+
+        For each nest and target it is the fastest schedule on `device`. Without one it is the fastest on another
+        device, then the latest that was chosen without measurement, then the best prediction.
+
+        Args:
+            target: `Target.name`; None for all targets.
+            device: name of the local device, or None.
+        """
         record = Record(self.path)
-        known = {key: what for key, what in self._rows("SELECT key, what FROM nests")}
+        descriptions = dict(self._rows("SELECT key, what FROM nests"))
         order = "device = ? DESC, device = ? ASC, seconds IS NULL, seconds, iif(seconds IS NULL, -at, at)"
         rows = self._rows(f"SELECT * FROM trials WHERE failure = '' ORDER BY {order}", device, PREDICTED)
         for entry in (Entry(*row) for row in rows):
             if target in (None, entry.target):
                 schedules = record.schedules.setdefault(entry.target, {})
                 if entry.key not in schedules:
-                    schedules[entry.key] = entry.schedule, known.get(entry.key, "")
+                    schedules[entry.key] = entry.schedule, descriptions.get(entry.key, "")
                     if entry.options != "[]":
                         record.options[entry.target, entry.key] = [(a, b, c) for a, b, c in json.loads(entry.options)]
-        record.fusions.update({key: json.loads(kept) for key, kept in self._rows("SELECT key, kept FROM fusions")})
+        record.fusions.update({key: json.loads(roots) for key, roots in self._rows("SELECT key, kept FROM fusions")})
         return record
 
     def data(self, device: str | None = None) -> dict[str, Any]:
-        """Everything, as JSON has it: the plans, readable as a record by themselves, those of `device` before others.
-        After them comes the rest."""
+        """Returns all contents as JSON data, which is also a valid record of plans.
+
+        `device`: the device whose schedules have precedence in the plans.
+        """
         columns = "target", "device", "factors", "about"
         constants = [
             dict(zip(columns, (t, d, json.loads(f), json.loads(a)), strict=True))
             for t, d, f, a in self._rows("SELECT target, device, factors, about FROM constants ORDER BY 1, 2")
         ]
-        nests = {key: {"what": what, "text": text} for key, (what, text) in self.nests().items()}
+        nests = {key: {"what": description, "text": text} for key, (description, text) in self.nests().items()}
         trials = [vars(e) for e in self.entries()]
         return {**json_of(self.plans(device=device)), "trials": trials, "nests": nests, "constants": constants}
 
     def absorb(self, data: dict[str, Any]) -> int:
-        """Put in what `data` gave, or a record of plans: of two entries for the same the later one stays. How many
-        entries came. Raises RecordError for anything else."""
+        """Adds the contents of another database (the result of `data`), or of a record of plans.
+
+        Of two entries for the same schedule, nest and device the later one stays. Returns the number of new entries.
+        Raises RecordError if `data` is neither.
+        """
         record, now = record_of(data, self.path), time.time()
         try:
             entries = [Entry(**row) for row in data.get("trials", ())]
@@ -244,29 +288,30 @@ class RecordFile(AbstractContextManager["RecordFile"]):
         timed = {(e.key, e.target) for e in entries}
         for target, schedules in record.schedules.items():
             entries += [Entry(k, target, "", s, at=now) for k, (s, _) in schedules.items() if (k, target) not in timed]
-            nests |= {k: (what, "") for k, (_, what) in schedules.items() if k not in nests}
-        known = {(e.key, e.target, e.device, e.schedule, e.options): e.at for e in self.entries()}
-        fresh = [e for e in entries if known.get((e.key, e.target, e.device, e.schedule, e.options), -1.0) < e.at]
+            nests |= {k: (description, "") for k, (_, description) in schedules.items() if k not in nests}
+        dates = {(e.key, e.target, e.device, e.schedule, e.options): e.at for e in self.entries()}
+        fresh = [e for e in entries if dates.get((e.key, e.target, e.device, e.schedule, e.options), -1.0) < e.at]
         self.add(fresh)
-        have = self.nests()
-        for key, (what, text) in nests.items():
-            if key not in have or text and not have[key][1]:
-                self.add_nest(key, what, text)
-        for key, kept in record.fusions.items():
-            self.add_fusion(key, kept)
+        present = self.nests()
+        for key, (description, text) in nests.items():
+            if key not in present or text and not present[key][1]:
+                self.add_nest(key, description, text)
+        for key, roots in record.fusions.items():
+            self.add_fusion(key, roots)
         for target, device, factors, about in constants:
             if self.constants(target, device) is None:
                 self.set_constants(target, device, factors, about)
         return len(fresh)
 
-    def prune(self, gone: Callable[[Entry], bool]) -> int:
-        """Delete the entries that are `gone`, and nests that none is left of. How many entries these were."""
-        found = [e for e in self.entries() if gone(e)]
+    def prune(self, obsolete: Callable[[Entry], bool]) -> int:
+        """Deletes the entries for which `obsolete` is true, and nests without entries. Returns the number of
+        entries."""
+        deleted = [e for e in self.entries() if obsolete(e)]
         with self._writing() as db:
-            for e in found:
+            for e in deleted:
                 where = "key = ? AND target = ? AND device = ? AND schedule = ? AND options = ?"
                 db.execute(f"DELETE FROM trials WHERE {where}", (e.key, e.target, e.device, e.schedule, e.options))
             db.execute("DELETE FROM nests WHERE key NOT IN (SELECT key FROM trials)")
         with self._checked():
             self._db.execute("VACUUM")
-        return len(found)
+        return len(deleted)

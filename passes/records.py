@@ -1,9 +1,9 @@
-"""Records of plans: what was fused, and which schedule a nest has on a target, as data that can be given back.
+"""Records: fusion plans and schedules in a file, which a later compilation uses.
 
-A record is a JSON file, or a database of what was measured (`record_file.py`), whose best plans it is. Its keys are
-hashes of what is planned, without names and places, so an entry serves every program that holds the same nest or
-function. Who wrote an entry - the planner, a tuner, a person - makes no difference: it is checked when it is used.
-Reading a record never executes anything.
+A record is a JSON file, or the best plans of a database of measurements (`record_file.py`). Its keys are hashes of
+nests and functions, without names and locations. So an entry serves every program that contains the same nest or
+function. Plans are checked when a pass uses them, whether the planner, the tuner or a person wrote them. Reading a
+record executes no code.
 """
 
 from __future__ import annotations
@@ -39,30 +39,32 @@ from .pass_manager import Observer
 
 FORMAT = "deplodock plans"
 VERSION = 1
-"""Raised whenever keys or entries get another meaning."""
+"""Version of the format. Increase it if keys or entries change their meaning."""
 
 KEY_DIGITS = 24
-"""Hexadecimal digits of a key: 96 bits."""
+"""Hexadecimal digits of a key (96 bits)."""
 
 MAX_BYTES = 64 << 20
-"""Of the largest file that is read."""
+"""Bytes of the largest JSON file that is read."""
 
 _UNPLANNED = ("schedule", SCRATCH_LIMIT, MEMORY_LIMIT, ROOT, "sym_name")
-"""Attributes that are plans or names, and so are no part of what is planned."""
+"""Attributes that a key ignores: plans, limits and names."""
 
 
 class RecordError(ScheduleError):
-    """A record that cannot be read or written, or an entry that is no plan of what it is for."""
+    """A record that cannot be read or written, or an entry that is no valid plan of its nest or function."""
 
 
 @dataclass
 class Record:
-    """Plans by what they are for; `path` is the file.
+    """Fusion plans and schedules of a file.
 
-    schedules  `Target.name` -> key of a nest -> (text of the schedule, what the nest is, for people)
-    fusions    key of a function, behind `TARGET:` where it is for one -> positions of its operations whose results are
-               kept in memory
-    options    target and key of a nest -> (pass, option, value) of passes below `plan-schedules`
+    Attributes:
+        path: the file.
+        schedules: `Target.name` -> key of a nest -> (text of the schedule, description of the nest for users).
+        fusions: key of a function, or `TARGET:` and the key -> positions of the operations whose results are
+            materialised.
+        options: (`Target.name`, key of a nest) -> (pass, option, value) of passes below `plan-schedules`.
     """
 
     path: str
@@ -73,33 +75,46 @@ class Record:
     )
 
     def schedule_for(self, ctx: Context, nest: NestOp, target: Target) -> ScheduleAttr | None:
-        """The schedule of `nest` on `target`, if there is an entry; where there is none for its number of
-        multiprocessors, that for the architecture. Raises RecordError for text that is no schedule."""
+        """Returns the recorded schedule of a nest, or None.
+
+        Without an entry for the number of multiprocessors of the target, it is the schedule for its architecture.
+
+        Args:
+            ctx: context with the registered dialects.
+            nest: the nest.
+            target: the target.
+
+        Raises:
+            RecordError: the text of the entry is no schedule.
+        """
         key = plan_key(nest)
         entry = next((e[key] for n in (target.name, target.arch) if key in (e := self.schedules.get(n, {}))), None)
         if entry is None:
             return None
         try:
             parser = Parser(ctx, entry[0], self.path)
-            found = parser.parse_attribute()
+            attribute = parser.parse_attribute()
             if parser.pos < len(entry[0].rstrip()):
-                raise self.refused(f"schedule {key}: there is something behind {found}")
+                raise self.refused(f"schedule {key}: expected the end of the text after {attribute}")
         except (ParseError, VerifyException) as error:
             reason = error.msg if isinstance(error, ParseError) else str(error)
             raise self.refused(f"schedule {key}: {reason}") from None
-        if not isinstance(found, ScheduleAttr):
-            raise self.refused(f"schedule {key}: {found} is no schedule")
-        return found
+        if not isinstance(attribute, ScheduleAttr):
+            raise self.refused(f"schedule {key}: expected a schedule, but got {attribute}")
+        return attribute
 
     def options_for(self, nest: NestOp, target: Target) -> tuple[tuple[str, str, str], ...]:
-        """What the passes below `plan-schedules` are to be given for `nest`: (pass, option, value)."""
+        """Returns the recorded options of passes below `plan-schedules` for a nest: (pass, option, value)."""
         key = plan_key(nest)
         name = next((n for n in (target.name, target.arch) if key in self.schedules.get(n, {})), "")
         return tuple(self.options.get((name, key), ()))
 
     def fusion_for(self, function: FuncOp, target: str | None = None) -> list[Operation] | None:
-        """The operations of `function` whose results are kept, if there is an entry, for `target` or for all. Raises
-        RecordError for positions that it has not."""
+        """Returns the operations of a function whose results are materialised by the record, or None.
+
+        `target`: name of the target, whose entry precedes the entry for all targets. Raises RecordError for a position
+        that the function does not have.
+        """
         key = plan_key(function)
         entry = next((k for k in (f"{target}:{key}", key) if k in self.fusions), None)
         try:
@@ -112,11 +127,11 @@ class Record:
         self.schedules.setdefault(target, {})[plan_key(nest)] = entry
 
     def text(self) -> str:
-        """The record as JSON: the same text for the same plans, whatever the order they came in."""
+        """Returns the record as JSON. Equal plans have equal texts, independently of their order."""
         return json.dumps(json_of(self), indent=1) + "\n"
 
     def save(self) -> None:
-        """Write the file. Raises RecordError."""
+        """Writes the record as JSON to `path`. Raises RecordError if that fails."""
         try:
             Path(self.path).write_text(self.text(), encoding="utf-8")
         except OSError as error:
@@ -127,9 +142,9 @@ class Record:
 
 
 def json_of(record: Record) -> dict[str, Any]:
-    """A record as JSON has it."""
+    """Returns a record as JSON data."""
     schedules = {
-        target: {key: {"schedule": s, "nest": what} for key, (s, what) in sorted(entries.items())}
+        target: {key: {"schedule": s, "nest": description} for key, (s, description) in sorted(entries.items())}
         for target, entries in sorted(record.schedules.items())
     }
     return {
@@ -141,10 +156,10 @@ def json_of(record: Record) -> dict[str, Any]:
 
 
 def read_json(path: str) -> Any:
-    """What a JSON file holds. Raises RecordError."""
+    """Returns the contents of a JSON file. Raises RecordError if the file is too long, unreadable or damaged."""
     try:
         if Path(path).stat().st_size > MAX_BYTES:
-            raise Record(path).refused(f"is longer than {MAX_BYTES} bytes")
+            raise Record(path).refused(f"expected at most {MAX_BYTES} bytes")
         return json.loads(Path(path).read_bytes())
     except OSError as error:
         raise Record(path).refused(str(error.strerror)) from None
@@ -153,7 +168,7 @@ def read_json(path: str) -> Any:
 
 
 def record_of(data: Any, path: str) -> Record:
-    """The record that `json_of` made `data` of, which came from `path`. Raises RecordError."""
+    """Returns the record for JSON data (inverse of `json_of`). Raises RecordError for other data."""
     record = Record(path)
     if not isinstance(data, dict) or data.get("format") != FORMAT:  # pyright: ignore[reportUnknownMemberType]
         raise record.refused("is no record of plans")
@@ -173,14 +188,15 @@ def record_of(data: Any, path: str) -> Record:
 
 
 def operations_at(function: FuncOp, roots: Sequence[int | str]) -> list[Operation]:
-    """Returns operations of `function` by their positions or by the printed names of their results.
+    """Returns operations of a function by their positions or by the printed names of their results.
 
     Raises:
-        ScheduleError: A root does not exist.
+        ScheduleError: the function has no operation with this position or name.
     """
-    by_number: dict[int | str, Operation] = dict(enumerate([*function.body.block.ops][:-1]))  # the last one returns
+    # All operations except `func.return`.
+    by_number: dict[int | str, Operation] = dict(enumerate([*function.body.block.ops][:-1]))
     named = dict[str, Operation]()
-    if any(isinstance(root, str) for root in roots):  # records have positions, and need no names
+    if any(isinstance(root, str) for root in roots):  # Names are expensive, and records have positions.
         owners = ((name, value.owner) for name, value in value_names(function).items())
         named = {n: o for n, o in owners if isinstance(o, Operation) and o.parent_op() is function}
 
@@ -206,15 +222,17 @@ def describe_nest(nest: NestOp) -> str:
 
 
 def plan_key(op: Operation) -> str:
-    """What a nest or a function computes, of tensors of which types, as a short hash: the same wherever it stands,
-    whatever its values are called and whatever was planned for it."""
-    what, inputs = structure_with_inputs(op, _UNPLANNED)
+    """Returns the key of a nest or a function: a hash of its structure and of the types of its inputs.
+
+    The key does not depend on names, locations and plans.
+    """
+    structure, inputs = structure_with_inputs(op, _UNPLANNED)
     types = [str(value.type) for value in inputs]
-    return hashlib.sha256(_text((types, what)).encode()).hexdigest()[:KEY_DIGITS]
+    return hashlib.sha256(_text((types, structure)).encode()).hexdigest()[:KEY_DIGITS]
 
 
 def _text(value: object) -> str:
-    """A structure as text that two different ones do not share."""
+    """Returns a text of a structure. Different structures have different texts."""
     if isinstance(value, tuple | list):
         return f"({' '.join(map(_text, value))})"  # pyright: ignore[reportUnknownArgumentType]
     return repr(str(value) if isinstance(value, Attribute) else value)
@@ -222,12 +240,12 @@ def _text(value: object) -> str:
 
 @dataclass
 class RecordPlans(Observer):
-    """Notes in `record` what the planning passes decided, and writes the file when `record.save()` is called."""
+    """Observer that adds the plans of the planning passes to `record`. `record.save()` then writes the file."""
 
     record: Record
 
     def after(self, module_pass: ModulePass, module: ModuleOp) -> None:
-        """Note the plans that are in `module` after a pass that makes them."""
+        """Adds the plans in `module` to the record, if the pass is a planning pass."""
         if module_pass.name == "tensor-plan-fusion":
             for op in module.body.block.ops:
                 if isinstance(op, FuncOp) and not op.is_declaration:

@@ -1,10 +1,9 @@
-"""Rewriting a module: the edits and patterns that passes share, and the passes `cse` and `dce` for any level.
+"""Edits and patterns that passes share, and the passes `cse` and `dce`, which work at every level.
 
-Edits (`insert_before`, `insert_after`, `replace`, `erase`, `retype`) give new ops the location of the op that they are
-made for, and new results the name of what they replace.
-
-Patterns are those of xDSL, but not its walker: ops inserted by a pattern inherit the location of the op that was
-matched, an error arrives as itself rather than wrapped in a printout of the whole module, and dead ops are left alone.
+- Edits such as `insert_before` and `replace` give new operations the location of the operation that they are made for.
+  `replace` also copies the names of results.
+- `rewrite_module` applies xDSL patterns with a walker of our own. Inserted operations get the location of the matched
+  operation, errors do not contain the whole module, and dead operations are not erased.
 """
 
 from __future__ import annotations
@@ -34,25 +33,25 @@ def block_of(op: Operation) -> Block:
 
 
 def insert_before(anchor: Operation, *ops: Operation, source: Operation | None = None) -> None:
-    """Put `ops` in front of `anchor`, with the location of `source`, or of `anchor`."""
+    """Inserts `ops` before `anchor`, with the location of `source` (default: of `anchor`)."""
     copy_location(source or anchor, ops)
     block_of(anchor).insert_ops_before(ops, anchor)
 
 
 def insert_after(anchor: Operation, *ops: Operation, source: Operation | None = None) -> None:
-    """Put `ops` behind `anchor`, with the location of `source`, or of `anchor`."""
+    """Inserts `ops` after `anchor`, with the location of `source` (default: of `anchor`)."""
     copy_location(source or anchor, ops)
     block_of(anchor).insert_ops_after(ops, anchor)
 
 
 def insert_at_start(block: Block, *ops: Operation, source: Operation | None = None) -> None:
-    """Put `ops` in front of all others of `block`, which is not empty."""
+    """Inserts `ops` at the start of a block, which must not be empty."""
     assert block.first_op is not None
     insert_before(block.first_op, *ops, source=source)
 
 
 def replace(op: Operation, *ops: Operation, results: Sequence[SSAValue] | None = None) -> None:
-    """Put `ops` in the place of `op`; its uses are those of `results`, or of the results of the last of `ops`."""
+    """Replaces `op` by `ops`, and uses of its results by `results` (default: the results of the last of `ops`)."""
     insert_before(op, *ops)
     for old, new in zip(op.results, ops[-1].results if results is None else results, strict=True):
         new.name_hint = new.name_hint or old.name_hint
@@ -66,7 +65,7 @@ def move_before(anchor: Operation, op: Operation) -> None:
 
 
 def erase(*ops: Operation) -> None:
-    """Erase `ops`, whose results nobody uses."""
+    """Erases operations whose results have no uses."""
     for op in ops:
         op.detach()
         op.erase()
@@ -79,13 +78,13 @@ def retype(value: SSAValue, type: Attribute) -> None:
 def rebuilt(
     loop: scf.ForOp, inits: Sequence[SSAValue], lower: SSAValue | None = None, upper: SSAValue | None = None
 ) -> scf.ForOp:
-    """Returns a loop with the body of `loop`, which loses it, that starts with the values `inits`.
+    """Returns a new loop with other initial values, and moves the body of `loop` into it.
 
     Args:
-        loop: The loop.
-        inits: The values that the new loop starts with, in the order of the arguments of the body.
-        lower: The first value of the counter; that of `loop` by default.
-        upper: The end of the counter; that of `loop` by default.
+        loop: the old loop.
+        inits: initial values of the loop-carried values, in the order of the arguments of the body.
+        lower: lower bound; by default that of `loop`.
+        upper: upper bound; by default that of `loop`.
     """
     new = scf.ForOp(lower or loop.lb, upper or loop.ub, loop.step, inits, loop.detach_region(loop.body))
     new.attributes.update(loop.attributes)
@@ -95,13 +94,14 @@ def rebuilt(
 
 
 def rewrite_module(module: ModuleOp, patterns: Sequence[RewritePattern]) -> bool:
-    """Applies `patterns` to every op of a module, once; the first that acts on an op wins.
+    """Applies patterns to every operation of a module once, and returns true if anything changed.
 
-    Inserted ops, and what is inside them, get the location of the matched op. Returns true if anything changed.
+    On each operation, the first pattern that changes something ends the list. Inserted operations, with their regions,
+    get the location of the matched operation.
     """
     changed = False
     for op in [*module.body.walk()]:
-        if op.parent is None:  # it was erased with another one
+        if op.parent is None:  # A pattern has erased it together with an earlier operation.
             continue
         rewriter = PatternRewriter(op)
         rewriter.operation_insertion_handler.append(lambda new, op=op: copy_location(op, (new,)))
@@ -115,8 +115,10 @@ def rewrite_module(module: ModuleOp, patterns: Sequence[RewritePattern]) -> bool
 
 
 def set_fields(op: IRDLOperation, **fields: Attribute | SSAValue | Sequence[SSAValue] | None) -> None:
-    """Set operands and properties of `op`: an attribute for a property, a value or a sequence of values for an operand;
-    None removes an optional one. Everything else stays. Raises ValueError for a name that the operation does not have.
+    """Sets operands and properties of an operation by name. All others stay.
+
+    An attribute sets a property, a value or a sequence of values sets an operand, and None removes an optional operand
+    or property. Raises ValueError for an unknown name.
     """
     definition = op.get_irdl_definition()
     names = [name for name, _ in definition.operands]
@@ -138,16 +140,7 @@ def set_fields(op: IRDLOperation, **fields: Attribute | SSAValue | Sequence[SSAV
 
 @dataclass(frozen=True)
 class CommonSubexpressionElimination(ModulePass):
-    """Replace an op by an earlier one that computes the same from the same values; erase ops that nobody needs.
-
-    What: two ops are equal if their names, attributes, operands, result types and regions are. The earlier one has to
-    be in the same block or in one around it. What has side effects stays, as does what an op with the trait
-    `YieldsOwnOps` yields (a stage of `loop.staged_reduce`); what only reads memory is equal to an earlier
-    op of its block, if nothing in between may write. The op that stays has the locations of both, fused, unless it is a
-    constant.
-    Why not the pass of xDSL, which decides in the same way: it tells ops with regions apart by comparing them with all
-    others that have the same attributes and operands, and nests of loops have neither, so its time grows with the
-    square of their number.
+    """Replaces operations by earlier equal ones, and erases dead operations.
 
     ```mlir
     %a = math.exp %x : f32
@@ -159,6 +152,21 @@ class CommonSubexpressionElimination(ModulePass):
     %a = math.exp %x : f32
     %c = arith.addf %a, %a : f32
     ```
+
+    Two operations are equal if their names, attributes, operands, result types and regions are equal. The earlier one
+    must be in the same block or in an enclosing block. Exceptions:
+
+    - An operation with side effects stays.
+    - Two operations that only read memory are equal only in the same block, and if nothing may write in between.
+    - A value that a stage of `loop.staged_reduce` yields stays in its stage (trait `YieldsOwnOps`).
+
+    The remaining operation gets the fused locations of both, unless it is a constant.
+
+    **Rationale.** The pass of xDSL follows the same rules, but its time grows with the square of the number of loop
+    nests: it compares each operation with a region to all others with the same attributes and operands, and nests have
+    neither.
+
+    **Pipeline position.** After each group of passes that creates equal operations.
     """
 
     name = "cse"
@@ -168,32 +176,33 @@ class CommonSubexpressionElimination(ModulePass):
 
 
 def eliminate_common_subexpressions(region: Region) -> None:
-    """Do that in `region`, as if nothing were around it."""
+    """Applies `cse` to a region. Values from outside of the region are not candidates."""
     _Scope().region(region)
 
 
 @dataclass
 class _Scope:
-    """The ops inside an op that is isolated from above; those that are visible at a place, by what they compute."""
+    """State of `cse` inside of an operation that is isolated from above."""
 
-    known: dict[object, Operation] = field(default_factory=dict[object, Operation])
+    visible: dict[object, Operation] = field(default_factory=dict[object, Operation])
+    """Structure of an operation -> the operation, for those in this block and in enclosing blocks."""
     writes: int = 0
-    """How often memory may have been written so far."""
+    """Number of operations so far that may write memory."""
 
     def region(self, region: Region) -> None:
-        """Simplify a region of one block, as in MLIR."""
+        """Simplifies a region. Regions with several blocks stay as they are."""
         if len(region.blocks) != 1:
             return
-        here: list[object] = []
+        keys: list[object] = []
         for op in tuple(region.block.ops):
             for inner in op.regions:
                 scope = _Scope() if op.has_trait(IsolatedFromAbove, value_if_unregistered=True) else self
                 scope.region(inner)
-            self._op(op, region.block, here)
-        for key in here:
-            del self.known[key]
+            self._op(op, region.block, keys)
+        for key in keys:
+            del self.visible[key]
 
-    def _op(self, op: Operation, block: Block, here: list[object]) -> None:
+    def _op(self, op: Operation, block: Block, keys: list[object]) -> None:
         if op.has_trait(IsTerminator):
             return
         if is_trivially_dead(op):
@@ -207,24 +216,25 @@ class _Scope:
             return
         computed = structure_in_place(op)
         key = (computed, block, self.writes) if effects else computed
-        earlier = self.known.get(key)
+        earlier = self.visible.get(key)
         if earlier is None:
-            self.known[key] = op
-            here.append(key)
+            self.visible[key] = op
+            keys.append(key)
             return
-        end, around = block.last_op, block.parent_op()
-        if end is not None and around is not None and around.has_trait(YieldsOwnOps):
+        end, parent = block.last_op, block.parent_op()
+        if end is not None and parent is not None and parent.has_trait(YieldsOwnOps):
             if any(result in end.operands for result in op.results):
                 return
         for result, instead in zip(op.results, earlier.results, strict=True):
             result.replace_all_uses_with(instead)
-        if op.operands:  # constants are shared by ops that have nothing to do with each other
+        # Unrelated operations share constants, so a constant keeps its own location.
+        if op.operands:
             earlier.location = fused_location(earlier.location, op.location)
         Rewriter.erase_op(op)
 
 
 def erase_unneeded(region: Region) -> None:
-    """Erase all operations of `region` that nobody needs, users before what they use."""
+    """Erases all dead operations of a region, users before the operations that they use."""
     for block in reversed(region.blocks):
         for op in reversed(block.ops):
             if is_trivially_dead(op):
@@ -236,12 +246,7 @@ def erase_unneeded(region: Region) -> None:
 
 @dataclass(frozen=True)
 class DeadCodeElimination(ModulePass):
-    """Erase operations whose results nobody uses and that do nothing else.
-
-    What: one walk from the end of the program to its start, so what only an erased op has used goes as well. What only
-    reads memory is erased like what computes; terminators and symbols stay.
-    Why not the pass of xDSL, which decides in the same way: it goes over the whole program until nothing changes, and
-    asks of every op, whether it is used or not, what effects it has.
+    """Erases operations without side effects whose results have no uses.
 
     ```mlir
     %a = math.exp %x : f32
@@ -252,6 +257,14 @@ class DeadCodeElimination(ModulePass):
     ```mlir
     func.return %x : f32
     ```
+
+    One walk from the end of the program to its start erases chains of dead operations too. Operations that only read
+    memory are erased. Terminators and symbols stay.
+
+    **Rationale.** The pass of xDSL follows the same rules, but walks the whole program until nothing changes, and
+    computes the side effects of every operation, used or not.
+
+    **Pipeline position.** After passes that leave dead operations.
     """
 
     name = "dce"

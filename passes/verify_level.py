@@ -1,7 +1,7 @@
-"""The borders between levels: which operations a program at a given level may contain.
+"""`verify-level`: checks that all operations of a program are legal at a level.
 
-A border is what makes a level a plug: whatever hands over a program that passes the check may rely on every pass
-below it, and whatever writes a pass above it knows what it may leave behind.
+A *border* is the set of operations that are legal at a level. Every program inside the border can be lowered by the
+passes below that level, and every pass above the level knows which operations it must remove.
 """
 
 from __future__ import annotations
@@ -24,12 +24,13 @@ from ..errors import BorderError
 from .pass_manager import DominanceError, verify_dominance
 
 PAYLOAD = {"payload", "arith", "math"}
-"""Scalar computation, written with the same ops at every level below torch."""
+"""Dialects of scalar computation, the same at every level below torch."""
 
 FUNCTIONS = {"func.func", "func.return", "func.call", "builtin.module"}
 
 SCALAR_CARRIERS = {"payload.cast", "payload.select", "payload.constant", "arith.constant", "arith.bitcast"}
-"""The payload that may touch narrow floats: moves and conversions. Everything that computes does so in f32 or f64."""
+"""Payload operations that floats narrower than 32 bits may use: moves and conversions. All others compute in f32 or
+f64."""
 
 
 REPLACED = {
@@ -42,12 +43,12 @@ REPLACED = {
     ),
     **dict.fromkeys(("arith.extsi", "arith.extui", "arith.trunci", "arith.index_cast"), "payload.cast"),
 }
-"""Upstream ops that fall short on shaped types, and what is used instead at every level below torch."""
+"""Illegal operation of xDSL -> operation to use instead. The former do not support all of our shaped types."""
 
 
 @dataclass(frozen=True)
 class Border:
-    """The legal ops of a level: all ops of `dialects` that are not `REPLACED`, and the single ops in `ops`."""
+    """Legal operations of a level: those of `dialects`, except `REPLACED`, and the operations in `ops`."""
 
     dialects: Set[str]
     ops: Set[str]
@@ -57,7 +58,8 @@ class Border:
 
 
 _LOOPS = {"scf.for", "scf.yield"}
-_FOLDS = {"tensor.scan"}  # recurrences are operations of the host, as calls are, until there are buffers
+# A recurrence over tensors is an operation of the host, like a call, down to the tile level.
+_FOLDS = {"tensor.scan"}
 
 BORDERS = {
     "torch": Border({"torch"}, FUNCTIONS | {"payload.constant", "arith.constant"}),
@@ -66,27 +68,29 @@ BORDERS = {
     "tile": Border(PAYLOAD | {"tile"}, FUNCTIONS | _FOLDS | _LOOPS),
     "kernel": Border(PAYLOAD | {"kernel"}, FUNCTIONS | _LOOPS | {"scf.if"}),
 }
-"""What may cross into each level. `docs/architecture.md` says the same in words."""
+"""Level -> its border. `docs/architecture.md` describes the same in words."""
 
 Level = Literal["torch", "tensor", "loop", "tile", "kernel"]
 
 
 @dataclass(frozen=True)
 class VerifyLevelPass(ModulePass):
-    """Refuse a program that is not wholly at the level it claims to be at.
+    """Checks that all operations and types of a program are legal at a level. It changes nothing.
 
-    What: walks the module, compares each op with the documented set of the level, checks that floats narrower than 32
-    bits are only stored, moved and converted, and that every use is dominated. Changes nothing.
-    Why: a lowering that silently leaves an op behind would otherwise fail far away, in another pass or in nvcc.
-    Why here: it stands after the last pass of each level, and in front of everything that reads a file.
-
-    `verify-level{level=loop}` on
+    It also checks that floats narrower than 32 bits are only stored, moved and converted, that every extent is a number
+    or a symbol, and that definitions dominate their uses. `verify-level{level=loop}` on
 
     ```mlir
     %1 = tensor.reduce add %0 over [1] : tensor<4x8xf32> -> tensor<4xf32>
     ```
 
-    says `file:1:1: error: tensor.reduce: not legal at the loop level`.
+    reports `file:1:1: error: tensor.reduce: not legal at the loop level`.
+
+    **Rationale.** An operation that a lowering forgets would otherwise fail much later, in another pass or in nvcc.
+
+    **Pipeline position.** After the last pass of each level, and before the first pass on a program from a file.
+
+    **Options.** `level`: the level.
     """
 
     name = "verify-level"
@@ -101,7 +105,7 @@ class VerifyLevelPass(ModulePass):
 
 
 def _advice(module: ModuleOp, level: Level) -> str:
-    """Returns which pipelines lower `module`, if it is at a level below `level`; else an empty text."""
+    """Returns advice with the pipelines that lower `module`, if it is at a level below `level`; else an empty text."""
     levels = [*BORDERS]
     for start in levels[levels.index(level) + 1 :]:
         if all(_is_legal(op, start) for op in module.walk()):
@@ -112,7 +116,7 @@ def _advice(module: ModuleOp, level: Level) -> str:
 
 
 def border_violations(module: ModuleOp, level: Level) -> Iterator[BorderError]:
-    """Every op of `module` that may not cross the border into `level`, as an error with its place."""
+    """Yields an error with its location for every illegal operation or type of a module at `level`."""
     try:
         verify_dominance(module)
     except DominanceError as error:

@@ -20,7 +20,7 @@ import deplodock
 from deplodock.backend.host.launch_plan import make_plan
 from deplodock.dialects.support.calls import main_function
 from deplodock.errors import CompileError
-from deplodock.frontend.compilation import beyond
+from deplodock.frontend.compilation import memory_excess
 from deplodock.passes.analysis.host_memory import MEMORY_LIMIT, limit_of
 from deplodock.target.host import NONE
 
@@ -47,7 +47,7 @@ def main(suites: Sequence[str], target: str, dtypes: Sequence[str], only: str) -
         plan, limit = make_plan(program.compilation.at("kernel")), program.compilation.most_bytes
         eager = limit_of(main_function(program.captured.module), MEMORY_LIMIT)
         count += 1
-        if eager is not None and (excess := beyond(plan, eager)):
+        if eager is not None and (excess := memory_excess(plan, eager)):
             over_eager += 1
             is_over_limit = limit is not None and plan.peak_bytes > limit
             over_limit += is_over_limit

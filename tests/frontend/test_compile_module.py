@@ -103,7 +103,7 @@ REFUSED: dict[str, tuple[Any, type[Exception], str]] = {
     "kernel level on the reference": (
         lambda t: deplodock.compile_module(t["kernel"], target="sm_90a", executor="reference"),
         CompileError,
-        "simulator and emulator",
+        "simulator or emulator",
     ),
     "count": (lambda t: deplodock.compile_module(t["loop"], ARGS[:1], target="sm_90a"), ExecutionError, "is missing"),
     "type": (

@@ -197,8 +197,8 @@ MISFITS = {
     "#tile.schedule<block = [], chunk = [64], atom = wgmma, copy = tma, stages = 99>": "99 stages; at most 8",
     "#tile.schedule<block = [], chunk = [3]>": "expected powers of two in chunk, but got 3",
     "#tile.schedule<block = [], colour = red>": "unknown or repeated decision 'colour'",
-    "#tile.schedule<block = []> and more": "there is something behind",
-    "[1, 2]": "is no schedule",
+    "#tile.schedule<block = []> and more": "expected the end of the text after",
+    "[1, 2]": "expected a schedule, but got",
     "#sky.blue": "sky",
     "": "attribute",
 }
