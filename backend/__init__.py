@@ -1,1 +1,1 @@
-"""backend of deplodock."""
+"""Backends: printers, runtimes, interpreters and simulators of compiled programs."""

@@ -1,7 +1,7 @@
-"""The table of architectures: one record for each, with the numbers of a common card or processor.
+"""The table of architectures: one record each, with the numbers of a common GPU or CPU.
 
-A new architecture is one more record. Its name, the compute capabilities of its devices, its features and its numbers
-are all that the planner, the printer, the runtime and the documentation need.
+To support a new architecture, add a record. The planner, the printer, the runtime and the documentation read all facts
+from it.
 """
 
 from __future__ import annotations
@@ -119,23 +119,23 @@ _RECORDS = (
         ),
     ),
 )
-"""The GPUs, with constants from manuals and publications; units as in `model.py`."""
+"""Records of the GPUs. Their constants are from manuals and publications; `model.py` has the units."""
 
 FITTED = Path(__file__).with_name("fitted.json")
-"""Factors of the constants above by target, with the device whose measured times they were fitted to, in the form of
-the records of tuning; `benchmarks/gpu/fit.py` writes them."""
+"""File with factors that correct the constants above. `benchmarks/gpu/fit.py` fits them to measured times of a
+device."""
 
 
 _FACTORS = {name: entry["factors"] for name, entry in json.loads(FITTED.read_text(encoding="utf-8")).items()}
 
 DEFAULT = "sm_90a"
-"""The target of a program that names none. All cards of the table get the fusion that is best on it, by constants from
-manuals and publications, because the fit is of the planning model, which has other terms."""
+"""Target of a program without a target. Fusion uses its numbers, before the fit, for all GPUs: the fit corrects the
+model of schedules, which has other terms than the model of fusion."""
 
 _FUSION = next(r for r in _RECORDS if r.name == DEFAULT)
 
 TARGETS = {r.name: replace(r, fusion=_FUSION).scaled(_FACTORS.get(r.name, {})) for r in _RECORDS}
-"""Every GPU target, by name."""
+"""Name -> GPU target, with the fitted factors."""
 
 CPU = Target(
     name="cpu",
@@ -171,17 +171,18 @@ CPU = Target(
     ),
     exposed=1.0,
 )
-"""A common CPU."""
+"""Record of a common CPU with four cores."""
 
 
 @dataclass(frozen=True)
 class Isa:
-    """An instruction set that a target may name.
+    """Instruction set of a CPU target.
 
-    flag       the flag of processors that have it
-    march      name of the least of these processors for compilers
-    lanes      elements of f32 of a vector
-    registers  vector registers
+    Attributes:
+        flag: feature flag of processors with the instruction set, as in `/proc/cpuinfo`.
+        march: value of the compiler option `-march`.
+        lanes: f32 elements of a vector.
+        registers: number of vector registers.
     """
 
     flag: str
@@ -196,9 +197,9 @@ ISAS = {
     "sse": Isa(flag="sse4_2", march="x86-64-v2", lanes=4, registers=16),
     "neon": Isa(flag="asimd", march="armv8-a", lanes=4, registers=32),
 }
-"""The instruction sets by name."""
+"""Name -> instruction set."""
 
 
 def tile_rows(registers: int) -> int:
-    """Returns the rows of a matmul of panels that so many vector registers hold."""
+    """Returns the rows of the result that a packed matmul keeps in `registers` vector registers."""
     return min(8, registers * 3 // 8)

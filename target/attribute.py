@@ -1,8 +1,8 @@
-"""Targets by their names, and `deplodock.*`, the attributes of a module: its target, and facts about the program.
+"""Names of targets, and the attributes `deplodock.*` of a module: its target, and facts about the program.
 
-The driver resolves the target once and writes it, and passes read it only there. A record of `architectures.py` is its
-name alone. Numbers that differ from the record (a calibrated rate, the caches of the local machine) follow as keywords
-with their units. So the text of a program gives the same kernels on every machine.
+The driver writes the target into the module once, and passes read it there. The attribute is the name of the target,
+followed by the numbers that differ from its record in `architectures.py` (a calibrated rate, the caches of the local
+machine), with their units. So the text of a program yields the same kernels on every machine.
 """
 
 from __future__ import annotations
@@ -31,38 +31,46 @@ _GPU_NAME = re.compile(r"(\w+):(\d+)")
 
 
 def on_cores(name: str) -> bool:
-    """Returns true if the target called `name` is the cores of a CPU."""
+    """Returns true if `name` is the name of a CPU target."""
     return _CPU_NAME.fullmatch(name) is not None
 
 
 @cache
 def get_target(name: str) -> Target:
-    """Returns the record of a target, which is the same on every machine: of a GPU with its number of multiprocessors
-    (`sm_90a`, `sm_90a:114`), or of a CPU with its instruction set and cores (`cpu{isa=avx2 cores=4}`). Raises
-    TargetError for an unknown name."""
+    """Returns the record of a target. It does not depend on the local machine.
+
+    Names of GPUs may have a number of multiprocessors (`sm_90a`, `sm_90a:114`), that of the CPU an instruction set and
+    a number of cores (`cpu{isa=avx2 cores=4}`). Raises TargetError for an unknown name.
+    """
     if name in TARGETS:
         return TARGETS[name]
     if on_cores(name):
         return with_options(CPU, name)
-    if (counted := _GPU_NAME.fullmatch(name)) is not None:
-        return get_target(counted[1]).with_multiprocessors(int(counted[2]))
+    if (match := _GPU_NAME.fullmatch(name)) is not None:
+        return get_target(match[1]).with_multiprocessors(int(match[2]))
     close = get_close_matches(name, TARGETS, 1)
     hint = f", did you mean {close[0]}?" if close else ""
     raise TargetError(f"unknown target {name!r}{hint} (known: {', '.join(TARGETS)}, {CPU.name})", argument="target")
 
 
 def with_options(cores: Target, name: str) -> Target:
-    """Returns `cores` with the instruction set and the number of cores that a name like `cpu{isa=avx2 cores=4}` has;
-    the rates are in proportion to both. Raises TargetError."""
+    """Returns a CPU target with the instruction set and the number of cores that its name specifies.
+
+    The rates are scaled in proportion to both. Raises TargetError for an invalid name.
+
+    Args:
+        cores: the CPU target whose numbers are scaled.
+        name: a name such as `cpu{isa=avx2 cores=4}`.
+    """
     assert cores.core is not None
     if name == cores.name:
         return cores
     match = _CPU_NAME.fullmatch(name)
     pairs = [word.partition("=") for word in (match[1] or "").split()] if match else []
     options = {key: value for key, _, value in pairs}
-    known = match and len(options) == len(pairs) and {*options} <= {"isa", "cores"}
+    valid = match and len(options) == len(pairs) and {*options} <= {"isa", "cores"}
     isa, count = options.get("isa", "native"), options.get("cores", str(cores.sms))
-    if not known or isa not in {"native", *ISAS} or not count.isdecimal() or int(count) < 1:
+    if not valid or isa not in {"native", *ISAS} or not count.isdecimal() or int(count) < 1:
         isas = "|".join(["native", *ISAS])
         raise TargetError(f"{name!r} is not cpu{{isa={isas} cores=N}}", argument="target")
     core = cores.core
@@ -77,7 +85,10 @@ def with_options(cores: Target, name: str) -> Target:
 
 
 def arch_of(capability: tuple[int, int]) -> str:
-    """Returns the target whose code runs on a device of that compute capability. Raises TargetError."""
+    """Returns the name of the target whose code runs on a device of a compute capability (major, minor).
+
+    Raises TargetError if there is none.
+    """
     for record in TARGETS.values():
         if capability in record.capabilities:
             return record.name
@@ -85,16 +96,16 @@ def arch_of(capability: tuple[int, int]) -> str:
 
 
 TARGET = "deplodock.target"
-"""Name of the attribute of a module that holds its target."""
+"""Name of the module attribute that holds the target."""
 
 
 @irdl_attr_definition
 class TargetAttr(Data[Target]):
     """`#deplodock.target<sm_90a>`, `#deplodock.target<"sm_90a:114", rates.memory = 3.9e12 B_per_s>`
 
-    First the name of the target, as `--target` takes it, with quotes where it is not one word. Then each number that
-    differs from the record of that name, with its unit: `sms`, `l2` of the target itself, `rates.*`, and of a CPU
-    `core.*` and `costs.*` (`model.py`). `card` is a text.
+    Attribute for a target. It prints the name as for `--target`, in quotes unless it is one word. Then it prints each
+    number that differs from the record of that name, with its unit. The keys are the fields of `Target` (`sms`, `l2`,
+    `card`), `rates.*`, and for a CPU `core.*` and `costs.*` (`model.py`).
     """
 
     name = "deplodock.target"
@@ -121,13 +132,13 @@ class TargetAttr(Data[Target]):
                 record = get_target(name)
             except TargetError as error:
                 parser.raise_error(f"target: {error.reason}")
-            known, numbers = _units(record), dict[str, Any]()
+            unit_of, numbers = _units(record), dict[str, Any]()
             while parser.parse_optional_punctuation(",") is not None:
                 key = parser.parse_identifier(" after ',': a number of the target")
-                if key in numbers or key not in known:
+                if key in numbers or key not in unit_of:
                     parser.raise_error(f"target: unknown or repeated number '{key}'")
                 parser.parse_punctuation("=")
-                numbers[key] = _parse_value(parser, key, record.numbers()[key], known[key])
+                numbers[key] = _parse_value(parser, key, record.numbers()[key], unit_of[key])
         return record.changed(numbers)
 
     def print_parameter(self, printer: Printer) -> None:
@@ -135,20 +146,20 @@ class TargetAttr(Data[Target]):
             printer.print_string(self.text())
 
     def text(self) -> str:
-        """Returns the target as the attribute prints it, without brackets."""
+        """Returns the text of the attribute without its brackets."""
         name = self.data.name if self.data.name.isidentifier() else f'"{self.data.name}"'
         return name if self.is_record else ", ".join((name, *self._differences()))
 
     @property
     def is_record(self) -> bool:
-        """True if the target is a record of `architectures.py`."""
+        """True if all numbers are those of the record of the target's name."""
         return self.data == get_target(self.data.name)
 
     def _differences(self) -> Iterator[str]:
         """Yields the numbers that differ from the record, with their units."""
-        numbers, known = get_target(self.data.name).numbers(), _units(self.data)
+        numbers, unit_of = get_target(self.data.name).numbers(), _units(self.data)
         changed = {key: value for key, value in self.data.numbers().items() if value != numbers[key]}
-        yield from (f"{key} = {_value_text(value)} {known[key]}".rstrip() for key, value in changed.items())
+        yield from (f"{key} = {_value_text(value)} {unit_of[key]}".rstrip() for key, value in changed.items())
 
 
 def _units(target: Target) -> dict[str, str]:
@@ -156,7 +167,7 @@ def _units(target: Target) -> dict[str, str]:
 
 
 def _parse_value(parser: AttrParser, key: str, like: Any, unit: str) -> Any:
-    """Parses the value of `key` with its unit; `like` is a value of its type."""
+    """Parses the value of a number with its unit. `like`: a value of the expected type."""
     if isinstance(like, str):
         return parser.parse_str_literal()
     value = parser.parse_number()
@@ -166,7 +177,7 @@ def _parse_value(parser: AttrParser, key: str, like: Any, unit: str) -> Any:
 
 
 def _value_text(value: Any) -> str:
-    """Returns a text in the grammar of MLIR, where `1e-05` has to be `1.0e-05`."""
+    """Returns the text of a value in the grammar of MLIR, which requires `1.0e-05` for `1e-05`."""
     if isinstance(value, str):
         escaped = value.replace("\\", "\\\\").replace('"', '\\"')
         return f'"{escaped}"'
@@ -177,8 +188,10 @@ def _value_text(value: Any) -> str:
 
 
 def target_of(op: Operation, name: str | None = None) -> Target:
-    """Returns the target of the module that `op` is in, by default the record of `DEFAULT`. A module gets the record
-    called `name` as its target, if that is the option of a pass. Raises TargetError for an unknown name."""
+    """Returns the target of the module that contains `op`; the record of `DEFAULT` if the module has none.
+
+    `name`: the option of a pass that replaces the target of the module. Raises TargetError for an unknown name.
+    """
     module = op.get_toplevel_object()
     assert isinstance(module, Operation)
     if name is not None:
@@ -199,12 +212,12 @@ _PREFIX = "deplodock."
 
 
 def stamp(module: ModuleOp, facts: Mapping[str, str]) -> None:
-    """Writes facts (`{"version": "0.1.0"}`) to the attributes of a module."""
+    """Writes facts, such as `{"version": "0.1.0"}`, as attributes of a module. Empty texts are left out."""
     module.attributes.update({f"{_PREFIX}{name}": StringAttr(text) for name, text in facts.items() if text})
 
 
 def stamp_comment(module: ModuleOp) -> str:
-    """Returns the facts and the target of a module as a comment of C++, a line for each."""
+    """Returns the facts and the target of a module as C++ comments, one line each."""
     lines: list[str] = []
     for name, attribute in module.attributes.items():
         if name.startswith(_PREFIX) and isinstance(attribute, StringAttr | TargetAttr):

@@ -1,7 +1,7 @@
-"""The local machine as a target: the system's description of its cores, and measurements (`deplodock doctor --measure`,
-`deplodock tune`).
+"""The local machine as a target: its CPU as the operating system describes it, and its measured rates.
 
-Only the driver imports this module: passes, dialects and printers read the target that it wrote into the IR.
+`deplodock doctor --measure` measures rates of the CPU, and `deplodock tune` fits constants of the cost model. Only the
+driver imports this module. Passes, dialects and printers read the target that the driver wrote into the IR.
 """
 
 from __future__ import annotations
@@ -20,18 +20,22 @@ from .attribute import get_target, on_cores, with_options
 from .model import KIB, Core, CoreCosts, Target
 
 RECORDS, CORES, NONE = "DEPLODOCK_RECORDS", "DEPLODOCK_CORES", "none"
-"""Environment variables with the default file of records, and with the file of measured cores. `none` is no file, and a
-common CPU."""
+"""Environment variables for the file of records and the file of measured CPU rates, and their value for no file.
+
+With `DEPLODOCK_CORES=none` the local CPU has the numbers of a common CPU."""
 
 
 @dataclass(frozen=True)
 class Measured:
-    """Measured rates of all cores together.
+    """Measured rates of a CPU, of all cores together.
 
-    processor   name of the processor
-    copy, read  bytes per second from memory; a copied byte counts once
-    fma         operations of f32 per second in sums of products; a multiply-add is two
-    streams     places in turn from which one core reads memory fastest
+    Attributes:
+        processor: name of the processor.
+        cores: number of cores.
+        copy: bytes per second of a copy in memory; a copied byte counts once.
+        read: bytes per second of reads from memory.
+        fma: f32 operations per second of a matmul; a multiply-add is two.
+        streams: number of addresses from which one core reads alternately at the highest bandwidth.
     """
 
     processor: str
@@ -47,14 +51,15 @@ class Measured:
 
 
 COMMON = Measured("one lane of a core", 1, 2.0e10, 2.0e10, 6.25e9)
-"""Rates that are assumed where none were measured."""
+"""Assumed rates without a measurement: `fma` of one vector lane of one core, bandwidth of the whole CPU."""
 
 LAST_OF_CORE = 32 * KIB * KIB
-"""Bytes of the last cache that a core counts on, at most: other virtual machines use the cache, too."""
+"""Largest share of the last-level cache that the model assumes for a core, in bytes. Other virtual machines use the
+cache too."""
 
 
 def costs_of(processor: str) -> CoreCosts:
-    """Returns the costs of a core in addition to operations."""
+    """Returns the cost constants of a core. On Intel, a page of a large tensor costs extra time (`CoreCosts.page`)."""
     return CoreCosts(page=90e-9) if "Intel" in processor else CoreCosts()
 
 
@@ -67,13 +72,16 @@ def measured_file() -> Path:
 
 
 def records_file() -> Path | None:
-    """Returns the default file of records, which need not exist; None if the environment names none."""
+    """Returns the default file of records, which may not exist; None if the environment variable is `none`."""
     named = os.environ.get(RECORDS)
     return None if named == NONE else Path(named or user_folder() / "records.db")
 
 
 def consulted_record(record: str | os.PathLike[str] | None) -> str | None:
-    """Returns the record of a compilation: `record`, None for `NONE`, and for None the default file, if it exists."""
+    """Returns the file of records that a compilation reads, or None.
+
+    `record`: a file, `none` for no file, or None for the default file, if that exists.
+    """
     if record is not None:
         return None if str(record) == NONE else str(Path(record))
     file = records_file()
@@ -81,17 +89,17 @@ def consulted_record(record: str | os.PathLike[str] | None) -> str | None:
 
 
 def device_of_cores() -> str:
-    """Returns the name of the local cores in records."""
+    """Returns the device name of the local CPU in records."""
     return f"{processor()}, {cores()} cores"
 
 
 def read_factors(file: Path, target: str, device: str | None) -> dict[str, float]:
-    """Returns the factors of a target's constants that `deplodock tune` fitted to the times of a device.
+    """Returns the factors that correct a target's constants, as `deplodock tune` fitted them to times of a device.
 
     Args:
-        file: database of records; the result is empty if it is none, or if it is damaged.
+        file: database of records. The result is empty if the file is no database or is damaged.
         target: name of the target, without a number of multiprocessors.
-        device: name of the device; None for the one that was measured last.
+        device: name of the device; None for the device of the latest fit.
     """
     where, values = ("target = ?", [target]) if device is None else ("target = ? AND device = ?", [target, device])
     try:
@@ -100,13 +108,15 @@ def read_factors(file: Path, target: str, device: str | None) -> dict[str, float
             row = db.execute(query, values).fetchone()
         factors = {} if row is None else {str(n): float(f) for n, f in json.loads(row[0]).items()}
     except (sqlite3.Error, OSError, ValueError, AttributeError, TypeError):
-        return {}  # a damaged or foreign file is reported where records are used
+        return {}  # The passes that use the record report a damaged file.
     return {n: f for n, f in factors.items() if f > 0 and math.isfinite(f)}
 
 
 def resolve_target(name: str, record: str | None = None) -> Target:
-    """Returns the target called `name` with the numbers of the local machine, and with the fitted constants of the
-    database `record`. Raises TargetError for an unknown name."""
+    """Returns a target with the numbers of the local machine and the fitted constants of a database of records.
+
+    Raises TargetError for an unknown name.
+    """
     target = with_options(measured_cores(), name) if on_cores(name) else get_target(name)
     if record is None:
         return target
@@ -115,7 +125,7 @@ def resolve_target(name: str, record: str | None = None) -> Target:
 
 @cache
 def measured_cores() -> Target:
-    """Returns the CPU of the local machine as far as it is known; the rest is in proportion to the common one."""
+    """Returns the local CPU as a target. Rates that were not measured are scaled from those of a common CPU."""
     measured = known_cores()
     if measured is None:
         return CPU
@@ -145,7 +155,7 @@ def measured_cores() -> Target:
 
 
 def read_measured() -> Measured | None:
-    """Returns the measurements of this processor with as many cores, or None if there are none, or a damaged file."""
+    """Returns the measured rates of this CPU, or None if the file is missing, damaged, or of another CPU."""
     try:
         measured = Measured(**json.loads(measured_file().read_bytes()))
         rates = [float(v) for v in (measured.copy, measured.read, measured.fma, measured.streams)]
@@ -156,8 +166,10 @@ def read_measured() -> Measured | None:
 
 
 def known_cores() -> Measured | None:
-    """Returns the measurements of this processor, or common rates for its cores and vectors; None if the system does
-    not describe the processor, or must not be asked."""
+    """Returns the measured rates of this CPU, or assumed rates by its cores and vectors.
+
+    Returns None if the system does not describe the processor, or if `DEPLODOCK_CORES` is `none`.
+    """
     if os.environ.get(CORES) == NONE or (name := processor()) == "unknown":
         return None
     lanes, _ = vectors(name)
@@ -169,21 +181,21 @@ def cores() -> int:
 
 
 def processor() -> str:
-    """Returns the name of the processor with its widest vectors; `unknown` where the system does not describe it."""
-    name, flags = _told()
+    """Returns the name of the processor with its widest vectors, or `unknown` if the system does not describe it."""
+    name, flags = _cpuinfo()
     wide = next((name for flag, (name, *_) in _VECTORS.items() if flag in flags), None)
     return ", ".join(filter(None, [name, wide]))
 
 
 def bf16_rate() -> float:
-    """Returns multiplications of bf16 over those of f32 in a cycle, by the instructions of this processor: for pairs of
-    elements, or for registers of 16 rows of 32 (AMX: 16 cycles each)."""
-    _, flags = _told()
+    """Returns the ratio of bf16 to f32 multiplications per cycle on this processor: 16 with AMX, 2 with AVX512-BF16,
+    else 1."""
+    _, flags = _cpuinfo()
     return 16.0 if "amx_bf16" in flags else 2.0 if "avx512_bf16" in flags else 1.0
 
 
-def _told() -> tuple[str, list[str]]:
-    """Returns the name and the flags of the first core, as the system describes it."""
+def _cpuinfo() -> tuple[str, list[str]]:
+    """Returns the name and the feature flags of the first core in `/proc/cpuinfo`."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
@@ -199,22 +211,22 @@ _VECTORS = {
     "sse2": ("SSE2", 4, 16),
     "asimd": ("NEON", 4, 32),
 }
-"""Flag of a processor -> its vectors, widest first: name, elements of f32, and vector registers."""
+"""Feature flag -> (name of the vectors, f32 elements of a vector, number of vector registers), widest first."""
 
 
 def has_isa(isa: str) -> bool:
-    """Returns true if this processor has an instruction set of `ISAS`."""
-    return ISAS[isa].flag in _told()[1]
+    """Returns true if this processor has the instruction set `isa`, a key of `ISAS`."""
+    return ISAS[isa].flag in _cpuinfo()[1]
 
 
 def vectors(processor: str) -> tuple[int, int]:
-    """Returns the elements of f32 of a vector and the vector registers of a processor with this name."""
+    """Returns (f32 elements of a vector, number of vector registers) of a processor by its name (`processor()`)."""
     wide = processor.rpartition(", ")[2]
     return next(((lanes, room) for name, lanes, room in _VECTORS.values() if name == wide), (4, 16))
 
 
 def caches() -> dict[str, int]:
-    """Returns the bytes of the data caches of the first core: `L1d`, `L2`, `L3`."""
+    """Returns cache (`L1d`, `L2`, `L3`) -> bytes, for the data caches of the first core."""
     sizes: dict[str, int] = {}
     for folder in sorted(Path("/sys/devices/system/cpu/cpu0/cache").glob("index*")):
         try:

@@ -1,7 +1,7 @@
-"""The numbers of a target: a GPU, or the cores of a CPU, as records with units.
+"""Classes of the records of targets (GPUs and CPUs). The type of each number is its unit, such as `BytesPerSecond`.
 
-The records are data. `architectures.py` has one for each architecture, `host.py` makes that of the local machine, and
-`attribute.py` writes them into the IR.
+`architectures.py` has a record for each architecture, `host.py` makes the record of the local machine, and
+`attribute.py` writes a record into the IR.
 """
 
 from __future__ import annotations
@@ -27,22 +27,23 @@ Cycles = Annotated[float, "cycles"]
 BytesPerCycle = Annotated[float, "B_per_cycle"]
 Registers = Annotated[int, "registers"]
 VectorOps = Annotated[float, "vector_ops"]
-"""Times of a core in operations on vectors."""
+"""Time of a CPU core in units of one vector operation."""
 
 
 @dataclass(frozen=True)
 class Rates:
-    """Rates and latencies that a target sustains, which are below those of its data sheet.
+    """Sustained rates and latencies of a target, which are lower than those of its data sheet.
 
-    memory    bandwidth of device memory
-    cache     bandwidth of the level-2 cache, by loads of threads
-    bulk      the same by TMA
-    store     bandwidth of results that are written while nothing else is done
-    vector    scalar f32 operations
-    special   exponentials, divisions, roots
-    fma       operations of contractions on CUDA cores (a multiply-add is two), as far as threads can be kept busy
-    mma       operations of `mma.sync` in 16 bits
-    clock     clock while tensor cores work
+    Attributes:
+        memory: bandwidth of device memory.
+        cache: bandwidth of the L2 cache for loads of threads.
+        bulk: bandwidth of the L2 cache for TMA.
+        store: bandwidth of stores to memory without other work.
+        vector: scalar f32 operations.
+        special: exponentials, divisions and roots.
+        fma: f32 operations of contractions on CUDA cores with full occupancy; a multiply-add is two.
+        mma: 16-bit operations of `mma.sync`.
+        clock: clock under load of the tensor cores.
     """
 
     memory: BytesPerSecond
@@ -55,70 +56,75 @@ class Rates:
     mma: OpsPerSecond
     clock: Hertz
     launch: Seconds = 2.5e-6
-    """Time before a kernel does anything."""
+    """Time from the launch of a kernel to its first instruction."""
     ramp: Seconds = 1.0e-6
-    """Time for the first loads to arrive and the last stores to drain, while nothing else is done."""
+    """Time of a kernel in which nothing overlaps: the arrival of the first loads and the drain of the last stores."""
     latency: Seconds = 0.75e-6
     """Time from a load to its value, under load."""
     bulk_latency: Seconds = 1.0e-6
     """Time from the request of a TMA tile to its arrival from memory, under load."""
     overlap: float = 4.0
-    """Exponent of the norm by which times of the multiprocessors, of the level-2 cache and of memory add up."""
+    """Exponent p of the p-norm that combines the times of multiprocessors, L2 cache and memory. Infinity is perfect
+    overlap."""
     issue_warps: float = 12.0
-    """Warps with which a multiprocessor issues arithmetic between contractions at its full rate: there each operation
-    waits for the one before."""
+    """Warps that a multiprocessor needs for its full rate of arithmetic between contractions, which is latency
+    bound."""
     fma_warps: float = 7.0
-    """Warps with which a multiprocessor reaches half of its rate of multiply-adds."""
+    """Warps with which a multiprocessor reaches half of its multiply-add rate."""
     shared_read: float = 3.0
-    """Four multiply-adds that a warp could issue while it reads 16 bytes a thread from shared memory."""
+    """Time in which a warp reads 16 bytes per thread from shared memory, in units of four multiply-adds."""
     replay: Seconds = 2.0e-6
-    """Time that events measure of the replay of a CUDA graph, in addition to its kernels."""
+    """Time that CUDA events measure for the replay of a CUDA graph in addition to its kernels."""
     block: BytesPerSecond = 60.0e9
-    """Bandwidth of a single block."""
+    """Memory bandwidth of a single block."""
     gap: Seconds = 1.0e-6
-    """Time from the last block of a kernel to the next kernel, which needs its results."""
+    """Time from the end of a kernel to the start of a dependent kernel."""
     barrier: Seconds = 0.04e-6
-    """Time of a barrier between the warps of a block."""
+    """Time of a barrier of the warps of a block."""
     cluster_barrier: Seconds = 0.5e-6
-    """Time that blocks of a cluster take to meet, to read what the others have, and to meet again at their end."""
+    """Time of an exchange in a cluster: a barrier, reads from other blocks, and a barrier at the end."""
     peer: BytesPerSecond = 2.65e12
-    """Bandwidth of all multiprocessors together to shared memory of others in their clusters: what Luo et al. measured
+    """Total bandwidth of all multiprocessors to shared memory of other blocks in their clusters. Luo et al. measured it
     on an H800 for clusters of four ("Benchmarking and Dissecting the Nvidia Hopper GPU Architecture via
     Microbenchmarking", arXiv 2402.13499; 3.27e12 for clusters of two)."""
     shared: BytesPerCycle = 128
-    """Bandwidth of shared memory of an SM."""
+    """Bandwidth of the shared memory of an SM."""
     mma_latency: Cycles = 33.0
-    """Time from an `mma.sync` to the next one that adds to the same accumulators."""
+    """Latency between two `mma.sync` on the same accumulators."""
     wgmma_cycles: tuple[tuple[int, float], ...] = ((64, 32.8), (128, 65.0), (192, 97.5), (256, 129.3))
-    """Cycles of one wgmma of 64 rows and a depth of 16, by its columns, as published for an H100."""
+    """(columns, cycles) of a wgmma of 64 rows and depth 16, as published for an H100."""
     tiled: float = 0.67
-    """The share of `fma` that a matmul of f32 gets with tiles of any shape."""
+    """Share of `fma` that an f32 matmul reaches, whatever the shape of its tiles."""
     nested: float = 0.1
-    """The same where all of its results are reduced again: in one small tile after the other."""
+    """Share of `fma` that an f32 matmul reaches if its results are reduced again, in one small tile after the other."""
 
     @property
     def known(self) -> bool:
-        """True if times can be predicted by the rates. Otherwise schedules follow rules."""
+        """True if the record has rates. Without rates, rules choose the schedules instead of the cost model."""
         return self.memory > 0
 
 
 UNKNOWN = Rates(memory=0, cache=0, bulk=0, store=0, vector=0, special=0, fma=0, mma=0, clock=0)
-"""The rates of a record without numbers."""
+"""Rates of a record without numbers."""
 
 
 @dataclass(frozen=True)
 class RegisterUse:
-    """32-bit registers that ptxas takes of a thread, as seen in machine code (`tests/machine_code.py`).
+    """32-bit registers of a thread that ptxas allocates, measured in machine code (`tests/machine_code.py`).
 
-    rows, sums, atoms   addresses, counters and intermediate values: without matmuls, with them, on tensor cores
-    fused, fused_atoms  more where other reductions are computed beside a matmul; with `mma.sync`
-    nested              more where one matmul is an operand of another
-    waiting             more where accumulators wait for partial sums
-    walk                more where a block walks through tiles, for its position
-    computing           of a warpgroup beside its accumulators, while it computes
-    accumulators        accumulators that one wgmma writes in a thread, at most
-    beside_accumulators registers beside them at the launch: ptxas compiles no wgmma for fewer (C7602), whatever
-                        `setmaxnreg` gives its warps
+    Attributes:
+        rows: addresses, counters and intermediate values of a kernel without matmuls.
+        sums: the same of a kernel with matmuls on CUDA cores.
+        atoms: the same of a kernel with matmuls on tensor cores.
+        fused: additional registers of a kernel that computes other reductions in addition to a matmul.
+        fused_atoms: the same with `mma.sync`.
+        nested: additional registers if a matmul is an operand of another matmul.
+        waiting: additional registers if partial sums are added to accumulators later (`promotion_interval`).
+        walk: additional registers of a persistent block, for its position.
+        computing: registers of a warpgroup in addition to its accumulators during computation.
+        accumulators: largest number of accumulators that one wgmma writes in a thread.
+        beside_accumulators: registers in addition to the accumulators that a thread needs at the launch. With fewer,
+            ptxas refuses wgmma (C7602), regardless of `setmaxnreg`.
     """
 
     rows: Registers = 30
@@ -136,32 +142,36 @@ class RegisterUse:
 
 @dataclass(frozen=True)
 class CoreCosts:
-    """Times of a core in addition to the operations of a nest. The cost model counts them; `deplodock tune` corrects
-    them by what it measures.
+    """Costs of a CPU core in addition to the arithmetic of a nest, for the cost model. `deplodock tune` corrects them.
 
-    scalar    an operation of elements that do not fill a vector: each by itself, with its address
-    access    a load or store of a vector in the nearest cache
-    gathered  each element where the neighbours of a vector are not neighbours in memory
-    checked   more where each of these is checked by itself, as some are past an end
-    near      a vector of every other element, of which some may be past an end
-    turned    a vector where squares of vectors are transposed
-    masked    more of a vector where rows of a tile end inside of it, so that what is past the end is masked
-    spread    each vector of sums of columns, for each chunk of these: it is stored, and added to those of chunks before
-    sum       to add a vector of sums to the result, for each panel of a matmul
-    pack, turn, far_turn  to pack a vector of a panel: from rows, from columns, and from columns of two vectors, which
-              lie in more rows than the nearest cache has places for
-    fold, step, block, chunk  to reduce a vector to a number, to start a loop, to start a block, and a chunk whose sums
-              are kept
-    product   to start a matmul of panels
-    seek, near_seek  to begin to read elsewhere in memory, or in the last cache, than where the last read ended:
-              processors foresee what follows. Of less than a page it is less, a quarter at least
-    page      more, to begin to read a row on another page than the rows before, of a tensor of more than `TLB`:
-              processors of Intel that were measured wait for its address, those of AMD find it meanwhile
-    spilled   factor by which nested matmuls take longer where their tiles do not fit into the nearest cache
-    l1_tiles, l2_tiles  the same of accesses where the tiles of reductions do not fit into the first cache, or second
-    parallel_run        bytes below which several pieces of memory are read at the same time
-    least_seek          share of `seek` that the shortest piece takes
-    far_panel           share of the bytes of a panel that a core waits for where it does not fit into the first cache
+    A *panel* is the packed right operand of a matmul for one vector or two of columns (BLIS).
+
+    scalar    a scalar operation on an element of a partial vector, with its address computation
+    access    a vector load or store in the L1 cache
+    gathered  an element of a vector that is not contiguous in memory
+    checked   additional cost of such an element with a bounds check
+    near      a bounds-checked vector load of stride 2
+    turned    a vector of a block transpose in registers
+    masked    additional cost of a vector that is masked at the end of a row
+    spread    a vector of column sums, for each chunk: it is stored and added to the sums of earlier chunks
+    sum       a vector of accumulators that is added to the result, for each panel of a matmul
+    pack, turn, far_turn  packing of a vector of a panel: from rows, from columns, and from columns of two vectors,
+              whose rows exceed the associativity of the L1 cache
+    fold      reduction of a vector to a scalar
+    step      start of an iteration of a loop
+    block     start of a block
+    chunk     start of a chunk whose partial sums are materialised
+    product   start of a packed matmul
+    seek      start of a discontiguous read in memory, which the prefetcher cannot predict. A read of less than a page
+              costs less, at least the share `least_seek`
+    near_seek the same in the last-level cache
+    page      additional cost of a row on another page of a tensor of more than `TLB` bytes: the measured processors of
+              Intel wait for the page walk, those of AMD overlap it
+    spilled   slowdown factor of nested matmuls whose tiles exceed the L1 cache
+    l1_tiles, l2_tiles  slowdown factor of accesses if the tiles of reductions exceed the L1 or L2 cache
+    parallel_run        contiguous runs of fewer bytes are read in parallel
+    least_seek          share of `seek` of the shortest run
+    far_panel           share of the bytes of a panel that a core waits for if the panel exceeds the L1 cache
     column_vectors      vectors of columns that are reduced at the same time
     """
 
@@ -198,17 +208,17 @@ class CoreCosts:
 class Core:
     """A core of a CPU.
 
-    lanes      elements of f32 of its vectors
-    registers  how many vectors it has room for
-    tile_rows  rows of the result that a matmul of panels keeps in registers at once
-    l1, l2     the caches of its own
-    bf16_rate  how many times as fast it multiplies matrices of bf16 as those of f32
-    streams    from how many places in turn it reads memory as fast as from one, or faster
-    fma_in_flight  vectors of sums with which no multiply-add waits for the one before
-    amx_rows   rows of the result that matmuls of bf16 keep in two registers of AMX at once
-    isa        the instruction set that a program is for, one of `ISAS`, or `native`: that of the local machine
-    march      name of the processors that compilers make the program for
-    costs      times in addition to operations
+    lanes      f32 elements of a vector
+    registers  number of vector registers
+    tile_rows  rows of the result that a packed matmul keeps in registers
+    l1, l2     its L1 data cache and L2 cache
+    bf16_rate  speed of bf16 matmuls relative to f32 matmuls
+    streams    number of addresses from which it reads alternately at full memory bandwidth
+    fma_in_flight  independent vector accumulators that hide the latency of multiply-adds
+    amx_rows   rows of the result that bf16 matmuls keep in two AMX tile registers
+    isa        instruction set of the program: one of `ISAS`, or `native` for that of the local machine
+    march      value of the compiler option `-march`
+    costs      costs in addition to arithmetic
     """
 
     lanes: int = 16
@@ -226,37 +236,39 @@ class Core:
 
     @property
     def column_rows(self) -> int:
-        """Rows that stay in registers where columns of the left operand are contiguous: they need no pointers."""
+        """Rows of the result that a matmul keeps in registers if the left operand is contiguous along columns.
+
+        These are more than `tile_rows`, because the rows need no pointers.
+        """
         return (self.registers - 4) // 2 if self.lanes >= MAX_LANES else self.tile_rows
 
 
 @dataclass(frozen=True)
 class Target:
-    """One GPU, or the cores of a CPU.
+    """Record of a GPU or a CPU.
 
-    name              what `--target` takes: `sm_90a`, `sm_90a:114`, `cpu`, `cpu{isa=avx2 cores=4}`
-    card              the card or processor that the numbers are of
-    sms               streaming multiprocessors, or cores
-    shared_per_block  shared memory that one block may ask for
+    name              name for `--target`: `sm_90a`, `sm_90a:114`, `cpu`, `cpu{isa=avx2 cores=4}`
+    card              GPU or processor whose numbers these are
+    sms               number of streaming multiprocessors, or of cores
+    shared_per_block  largest shared memory of a block
     shared_per_sm     shared memory of an SM
-    threads_per_sm    threads resident on an SM at once
-    fp32, tensor      operations (a multiply-add is two), by the data sheet: on CUDA cores, and in bf16 on tensor cores,
-                      or by what cores of a CPU have for bf16
-    bandwidth         bandwidth of memory, by the data sheet
-    l2                the level-2 cache of a GPU, the last cache of a CPU
-    workspace         memory that PyTorch takes for sums in addition to its tensors: on a card what it reserves for
-                      cuBLAS, which `torch.cuda.max_memory_allocated` counts (32 MiB on Hopper, on others 2 x 4096 + 8 x
-                      16 KiB; sums that blocks share and attention take theirs besides); on a CPU about what a call was
-                      seen to take (1 to 7 MB for matmuls, 9 to 17 for convolutions)
-    rates             what of this can be had
-    fusion            the card whose numbers fusion reads: all cards in the table get the plans that are best on one; by
-                      default the target itself
-    exposed           share of the time for bytes from the cache in which nothing is computed, by the model of fusion
-    registers         registers that the compiler takes
-    features          what code may use beyond the common base
+    threads_per_sm    largest number of resident threads of an SM
+    fp32              f32 operations by the data sheet; a multiply-add is two
+    tensor            bf16 operations of matmuls by the data sheet, on tensor cores or bf16 instructions of a CPU
+    bandwidth         memory bandwidth by the data sheet
+    l2                L2 cache of a GPU, last-level cache of a CPU
+    workspace         memory that PyTorch allocates for matmuls in addition to tensors. On a GPU: its cuBLAS workspace,
+                      which `torch.cuda.max_memory_allocated` counts (32 MiB on Hopper, else 2 x 4096 + 8 x 16 KiB). On
+                      a CPU: about the measured memory of a call (1 to 7 MB for matmuls, 9 to 17 MB for convolutions)
+    rates             sustained rates
+    fusion            record that the cost model of fusion reads, the same for all GPUs of the table; by default the
+                      target itself
+    exposed           share of the time of cache reads that does not overlap with computation, for the model of fusion
+    registers         registers that ptxas allocates
+    features          optional features of the hardware that generated code may use (`has`)
     capabilities      compute capabilities of the devices that run its code
-    lanes             threads of a warp, in step; 1 where a block is a single thread, and a multiprocessor a core
-    core              what such a core has
+    lanes             threads of a warp; 1 for a CPU, where a block is one thread and a multiprocessor is a core
+    core              a core of a CPU; None for a GPU
     """
 
     name: str
@@ -281,17 +293,19 @@ class Target:
 
     @property
     def kind(self) -> str:
-        """The kind of target, which decides on planning: `gpu` or `cpu`."""
+        """`gpu` or `cpu`, which selects the planning model."""
         return "gpu" if self.core is None else "cpu"
 
     @property
     def arch(self) -> str:
-        """The name without a number of multiprocessors: what `nvcc -arch` takes for a GPU."""
+        """Name without a number of multiprocessors. For a GPU it is the value of `nvcc -arch`."""
         return self.name.partition(":")[0]
 
     def with_multiprocessors(self, count: int) -> Target:
-        """Returns a card with `count` multiprocessors of this kind, and the same memory: `sm_90a:114`. Raises
-        TargetError for a count that no card has."""
+        """Returns a GPU with another number of multiprocessors and the same memory (`sm_90a:114`).
+
+        Raises TargetError unless 0 < count <= MAX_MULTIPROCESSORS.
+        """
         if not 0 < count <= MAX_MULTIPROCESSORS:
             raise TargetError(f"{count} multiprocessors; 1 to {MAX_MULTIPROCESSORS} are possible", argument="target")
         if count == self.sms:
@@ -319,27 +333,30 @@ class Target:
         return replace(parts[""], rates=parts["rates."], fusion=fusion, registers=registers, core=core)
 
     def scaled(self, factors: Mapping[str, float]) -> Target:
-        """Returns the target with some of its rates and costs multiplied, by their names in `numbers()`.
+        """Returns the target with some of its rates and costs multiplied.
 
-        Names of other numbers are left out."""
+        `factors`: name of a number (`numbers()`) -> factor. Other numbers than `rates.*` and `costs.*` are ignored.
+        """
         fitted = {n: v for n, v in self.numbers().items() if n in factors and n.startswith(("rates.", "costs."))}
         return self.changed({n: v * factors[n] for n, v in fitted.items()}) if fitted else self
 
     def parts(self) -> dict[str, Any]:
-        """Returns the records of the target by the prefix of their `numbers()`."""
+        """Returns prefix of names in `numbers()` -> record with these numbers."""
         fusion = {} if self.fusion is None else {"fusion.": self.fusion, "fusion.rates.": self.fusion.rates}
         core = {"registers.": self.registers} if self.core is None else {"core.": self.core, "costs.": self.core.costs}
         return {"": self, "rates.": self.rates, **fusion, **core}
 
     def has(self, feature: str) -> bool:
-        """Returns true if the target has `feature`: mma, cp_async, tma, cluster, wgmma, or bf16 for cores that multiply
-        it by an instruction of its own."""
+        """Returns true if the target has `feature`: mma, cp_async, tma, cluster, wgmma, or bf16 for CPUs with
+        instructions that multiply bf16."""
         return feature in self.features
 
 
 def units(record: object) -> dict[str, str]:
-    """Returns the fields of a record that may differ from one machine to another, each with its unit: numbers, and the
-    name of the card, whose unit is the empty string."""
+    """Returns name -> unit of the fields of a record that may differ between machines.
+
+    These are the numbers and `card`, a text. The unit is empty for texts and numbers without a unit.
+    """
     return _units_of(type(record))
 
 
@@ -352,7 +369,7 @@ def _units_of(record: type[Any]) -> dict[str, str]:
 
 
 def problem_of(target: Target) -> str | None:
-    """Returns why the numbers of a target are those of no machine, or None."""
+    """Returns an error message if a number of a target is impossible (negative, infinite, zero), else None."""
     for name, value in target.numbers().items():
         if isinstance(value, str):
             continue
@@ -369,49 +386,56 @@ _MAY_BE_ZERO = {"costs.page", "exposed", *(f"rates.{n}" for n in "ramp latency r
 MAX_MULTIPROCESSORS = 1024
 
 RESERVED = 1024
-"""Bytes of shared memory that the system takes of every block."""
+"""Bytes of shared memory of every block that CUDA reserves."""
 
 REGISTERS, REGISTERS_PER_SM = 255, 65536
-"""32-bit registers that a thread can have, and those of an SM."""
+"""Largest number of 32-bit registers of a thread, and their number in an SM."""
 
 SECTOR = 32
-"""Bytes that memory moves at least, and together."""
+"""Bytes of the smallest transfer from memory."""
 
 PARTITIONS = 4
-"""Parts of an SM: each has its share of the registers, and issues the instructions of its own warps."""
+"""Partitions of an SM. Each has its own registers and issues the instructions of its own warps."""
 
 PAGE = 4096
-"""Bytes of memory along which processors see by themselves what is needed next."""
+"""Bytes of a memory page. The hardware prefetcher of a CPU does not cross pages."""
 
 LINE = 64
-"""Bytes of a line of a cache, which the widest vectors fill: what is no further apart is read line after line."""
+"""Bytes of a cache line, and of the widest vectors."""
 
 MAX_LANES = 16
-"""Lanes of the widest vectors (AVX-512, of f32); so many elements are a whole number of vectors of any machine."""
+"""f32 lanes of the widest vectors (AVX-512). Vectors of all other instruction sets divide this number."""
 
 NEAR = 2
-"""Largest stride, in elements, of the rows of a left operand that a product reads by columns where they are stored."""
+"""Largest stride, in elements, between rows of a left operand that a matmul reads by columns without a copy."""
 
 TLB = 2048 * PAGE
-"""Bytes of the pages whose addresses a core keeps, of which it waits for none: so many have processors of Intel since
-Ice Lake, and of AMD since Zen 2."""
+"""Bytes of the pages whose addresses the second-level TLB of a core holds: 2048 pages in processors of Intel since Ice
+Lake and of AMD since Zen 2."""
 
 
 def launch_registers(threads: int, blocks_per_sm: int = 1) -> int:
-    """Registers that each thread of a kernel with `__launch_bounds__(threads, blocks_per_sm)` may start with.
+    """Returns the registers of a thread at the launch of a kernel with `__launch_bounds__(threads, blocks_per_sm)`.
 
-    ptxas divides the registers among the warps that have to be resident, of which each partition has as many, and
-    hands them out in steps of eight. `setmaxnreg` moves registers within a block (PTX ISA: it "blocks until enough
-    registers are available in the per-CTA maximum register pool"), whose pool is this number times the threads,
-    however many an SM has.
+    ptxas divides the registers of a partition evenly among its resident warps, in steps of eight.
+    `setmaxnreg` only moves registers within a block (PTX ISA: it "blocks until enough registers are available in the
+    per-CTA maximum register pool"). The pool of a block is this number times its threads.
     """
     warps = -(-threads // 32) * blocks_per_sm
     return min(REGISTERS_PER_SM // (32 * PARTITIONS * -(-warps // PARTITIONS)), REGISTERS) // 8 * 8
 
 
 def occupancy(target: Target, threads: Any, registers: Any, shared: Any) -> Any:
-    """How many blocks run on an SM of `target` at once, for blocks of `threads` threads with `registers` each and
-    `shared` bytes of shared memory; 0 if not even one fits. All may be columns of numbers."""
+    """Returns how many blocks run on an SM at once; 0 if a block does not fit.
+
+    The last three arguments may be numbers or arrays of numbers.
+
+    Args:
+        target: the GPU.
+        threads: threads of a block.
+        registers: registers of a thread.
+        shared: bytes of shared memory of a block.
+    """
     warps = -(-threads // 32)
     registers_per_warp = -(-np.maximum(registers, 1) * 32 // 256) * 256
     limits = [32 if target.threads_per_sm == 2048 else 24, target.threads_per_sm // (warps * 32)]
