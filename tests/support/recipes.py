@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import shutil
 from collections.abc import Callable
@@ -18,6 +19,19 @@ def edit(path: Path, anchor: str, text: str) -> None:
     before = path.read_text(encoding="utf-8")
     assert before.count(anchor) == 1, (path.name, anchor)
     path.write_text(before.replace(anchor, text + anchor), encoding="utf-8")
+
+
+def append_row(path: Path, table: str, row: str) -> None:
+    """Inserts `row` after the last row of a table: the only tuple of a file that is assigned to the name `table`."""
+    source = path.read_text(encoding="utf-8")
+    (tuple_,) = (
+        node.value
+        for node in ast.parse(source).body
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == table
+    )
+    lines = source.splitlines(keepends=True)
+    lines.insert((tuple_.end_lineno or 0) - 1, row)
+    path.write_text("".join(lines), encoding="utf-8")
 
 
 def remove_feature(copy: Path, name: str = "complex") -> None:
@@ -39,7 +53,7 @@ def add_atom(copy: Path) -> None:
     """Adds the row that CONTRIBUTING.md shows: m16n8k8 of bf16."""
     page = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
     (row,) = re.findall(r"^    MmaAtom\(.*\),$", page, re.MULTILINE)
-    edit(copy / "dialects/kernel/mma.py", ')\n"""The atoms;', f"{row}\n")
+    append_row(copy / "dialects/kernel/mma.py", "MMA_ATOMS", f"{row}\n")
 
 
 OTHER_ATOMS = """    MmaAtom(f16, "f16", "f16", k=8),
@@ -54,7 +68,7 @@ FIRST_ATOM = """    MmaAtom(f64, "double", "f64", k=8, m=16, accumulator=f64),
 
 def add_other_atoms(copy: Path) -> None:
     """Adds tensor-core atoms that CONTRIBUTING.md does not show."""
-    edit(copy / "dialects/kernel/mma.py", ')\n"""The atoms;', OTHER_ATOMS)
+    append_row(copy / "dialects/kernel/mma.py", "MMA_ATOMS", OTHER_ATOMS)
     edit(copy / "dialects/kernel/mma.py", '    MmaAtom(f64, "double", "f64", k=4, m=8', FIRST_ATOM)
 
 
@@ -89,7 +103,7 @@ RECORD = """    Target(
 
 def add_target(copy: Path) -> None:
     """Adds an architecture to the table of targets."""
-    edit(copy / "target/architectures.py", ')\n"""The GPUs, with constants', RECORD)
+    append_row(copy / "target/architectures.py", "_RECORDS", RECORD)
 
 
 def add_package(copy: Path) -> None:

@@ -1,4 +1,4 @@
-"""The suites of `benchmarks/`: their data, a run that goes on, what changed between two, and the page of results."""
+"""The suites of `benchmarks/`: cases, interrupted runs, comparison of two runs, and the page of results."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from support import ROOT
 
 @pytest.fixture
 def benchmarks(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """A function that imports a module of the folder."""
+    """Returns a function that imports a module of `benchmarks`."""
     monkeypatch.syspath_prepend(str(ROOT))
     return lambda name: import_module(f"benchmarks.{name}")
 

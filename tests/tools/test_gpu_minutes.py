@@ -1,4 +1,4 @@
-"""`benchmarks/gpu_minutes.sh`: its limits and how it goes on, and with `--rehearsal` all of it on a stubbed GPU."""
+"""`benchmarks/gpu_minutes.sh`: its limits, and how it continues. `--rehearsal` runs all steps on a stub of a GPU."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ STUB = ROOT / "tests" / "stub_cuda"
 
 @pytest.fixture
 def minutes(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """The modules `running`, `steps` and `summary` of the script."""
+    """Returns the modules `running`, `steps` and `summary` of the script."""
     monkeypatch.syspath_prepend(str(ROOT))
     return tuple(import_module(f"benchmarks.gpu_minutes.{name}") for name in ("running", "steps", "summary"))
 

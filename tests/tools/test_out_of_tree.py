@@ -1,4 +1,4 @@
-"""The example of a third-party pass works as it would once installed, and is as small as promised."""
+"""The examples of packages outside of the library work when they are installed, and are small."""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
-"""CONTRIBUTING.md is true: its recipes, carried out in a copy of the library, touch the files of its table, a program
-that uses all changes runs on the copy, and its commands exist."""
+"""Checks CONTRIBUTING.md: its recipes change the files that its table lists, and its commands and options exist.
+
+The recipes change a copy of the library. A program that uses all changes runs on the copy.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,7 @@ PAGE = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
 
 @pytest.fixture(scope="module")
 def changed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, dict[str, str]]]:
-    """A copy of the library with all changes, and the diff of each."""
+    """Returns a copy of the library with all changes, and the diff of each change."""
     copy = copy_library(tmp_path_factory.mktemp("recipes"), "docs/architecture.md", "docs/pass_diagram.py")
     checkout = Checkout(copy)
     diffs: dict[str, dict[str, str]] = {}
