@@ -1,11 +1,12 @@
-"""Optional packages, which plug in as a stranger's package does: by entry points, those of `pyproject.toml`.
+"""Optional packages. Each is a plug-in: its entry points are in `pyproject.toml`, as those of third-party packages.
 
-| package | what it adds | without it |
+| package | adds | needed by |
 |---|---|---|
-| `artifact` | saved programs: `save`, `load`, `run ARTIFACT` | also no `llm` |
+| `artifact` | saved programs: `save`, `load`, `run ARTIFACT` | `llm` |
 | `llm` | language models: `compile MODEL`, `tune MODEL`, `generate` | |
-| `ray_workers` | machines of a Ray cluster: `tune --ray` | |
-| `standalone` | one `.cu` or `.cpp` that checks itself: `compile --emit standalone` | |
+| `ray_workers` | measuring on a Ray cluster: `tune --ray` | |
+| `standalone` | self-checking `.cu` and `.cpp` files: `compile --emit standalone` | |
 
-Nothing outside of this folder imports from it. A package is removed with its folder and its lines in `pyproject.toml`.
+Code outside of this folder does not import from it. To remove a package, remove its folder and its entry points in
+`pyproject.toml`.
 """

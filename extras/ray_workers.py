@@ -1,9 +1,10 @@
-"""Candidates measured by the machines of a Ray cluster: one queue; a machine that is lost loses at most its candidate,
-which another one measures again.
+"""Tuning on a Ray cluster: `tune --ray` measures candidate schedules on the machines of the cluster.
 
-Ray starts processes and carries what they are asked; that is all it is needed for (`pip install "deplodock[ray]"`). A
-worker of the cluster is a machine that measures as this one would: its processes build, check and time
-(`evaluation.py`), and its candidates take turns with its own best.
+Candidates are in one queue. If a machine is lost, another one measures its candidate again. Ray is only used to start
+processes and to send messages (`pip install "deplodock[ray]"`).
+
+A machine is a worker of the cluster: a node, or one of its GPUs. It compiles, checks and times candidates exactly as
+local tuning does (`frontend/tuning/evaluation.py`), and compares them with the best candidate on the same machine.
 """
 
 from __future__ import annotations
@@ -19,22 +20,27 @@ from typing import Any
 from ..errors import ExecutionError
 from ..frontend.tuning.trial import Candidate, Deadline, DeadlinePassed, Evaluator, Trial, WorkerPool
 
-LOSSES = 3
-"""Number of machines that may be lost with a candidate before it is given up: it may be what ends them."""
+MAX_LOSSES = 3
+"""Number of machines that may be lost while they measure a candidate. Then it is given up, as the likely cause."""
 
-ANSWER = 5.0
-"""Seconds in which a cluster answers, if there is one."""
+CONNECT_TIMEOUT_SECONDS = 5.0
+"""Timeout of the connection to a cluster, in seconds."""
 
 
 class LocalEvaluators:
-    """Makes the evaluator of a task on the machine on which it is called; a copy goes to each worker."""
+    """Factory of evaluators. It is copied to each machine, and makes evaluators that measure there.
+
+    Args:
+        device: `cpu` or `cuda`.
+        threads: threads of a kernel; default: all cores.
+    """
 
     def __init__(self, device: str, threads: int | None = None) -> None:
         self.device, self.threads = device, threads
         self._workers: Any = None
 
     def kind(self) -> str:
-        """Returns the name of the device in records."""
+        """Returns the name of the machine's device in tuning records."""
         from ..frontend.tuning.search import device_name
 
         return device_name(self.device)
@@ -48,7 +54,11 @@ class LocalEvaluators:
 
 
 class Machine:
-    """A worker of the cluster, with the evaluator of the task that it was asked about last."""
+    """Ray actor: a machine of the cluster, with the evaluator of its current task.
+
+    Args:
+        make: factory of evaluators.
+    """
 
     def __init__(self, make: Any) -> None:
         self._make = make
@@ -59,30 +69,42 @@ class Machine:
         return self._make.kind()
 
     def begin(self, number: int, task: Any) -> None:
-        """Makes the evaluator of the task `number` and prepares it for the first candidate."""
+        """Makes and prepares the evaluator of `task`, unless it is the current task. `number` identifies the task."""
         if number != self._number:
             self._evaluator, self._number = self._make(task), number
             self._evaluator.prepare()
 
     def measure(self, number: int, task: Any, candidate: Candidate) -> tuple[Trial, str]:
-        """Returns a candidate of the task `number` as a trial, and the hash of its text."""
+        """Measures a candidate.
+
+        Args:
+            number: number of the task.
+            task: the task.
+            candidate: the candidate.
+
+        Returns:
+            The trial, and the hash of the candidate's text, or "".
+        """
         self.begin(number, task)
         (trial,) = self._evaluator.measure([candidate])
         return trial, getattr(self._evaluator, "codes", {}).get(candidate, "")
 
 
 class RayWorkers(WorkerPool):
-    """The machines of a cluster that have a device of one kind: `kind`, or the one that most of them have.
+    """Worker pool of the machines of a cluster whose devices are of the same kind.
 
-    `left_out` counts the devices of other kinds, whose times say nothing about these.
+    Attributes:
+        machines: actors (`Machine`).
+        kind: name of their devices in tuning records.
+        left_out: number of unused devices by kind. Their times would not be comparable.
 
     Args:
-        address: as for `ray.init`; `local` starts a cluster on this machine.
-        device: `cpu` or `cuda`: a worker has all cores of its node, or one GPU.
-        threads: threads of a kernel; left out, all cores.
-        kind: the name of the device in records.
-        count: number of workers; left out, the number of nodes or GPUs.
-        make: makes the evaluators.
+        address: address for `ray.init`; `local` starts a cluster on the local machine.
+        device: `cpu` or `cuda`. A machine has all cores of a node, or one GPU.
+        threads: threads of a kernel; default: all cores.
+        kind: name of the devices to use; default: the most frequent one.
+        count: number of actors to start; default: the number of nodes or GPUs.
+        make: factory of evaluators; default: `LocalEvaluators`.
 
     Raises:
         ExecutionError: if Ray is not installed, does not answer, or has no such device.
@@ -122,7 +144,8 @@ class RayWorkers(WorkerPool):
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.ray.shutdown()  # a cluster that was there before stays
+        # Disconnects. Stops the cluster only if it was started here.
+        self.ray.shutdown()
 
     @property
     def batch(self) -> int:
@@ -133,7 +156,7 @@ class RayWorkers(WorkerPool):
         return RayMeasuring(self, self._tasks, task)
 
     def replace(self, machine: Any) -> None:
-        """Starts another worker in place of one that is lost or killed."""
+        """Starts another actor that replaces a lost or killed one."""
         if machine in self.machines:
             self.machines[self.machines.index(machine)] = self._start()
 
@@ -142,7 +165,7 @@ class RayWorkers(WorkerPool):
 
 
 def _connected(address: str) -> Any:
-    """Returns Ray with a cluster."""
+    """Returns the module `ray`, connected to a cluster. Raises ExecutionError if that fails."""
     try:
         import ray  # pyright: ignore[reportMissingImports]
     except ImportError:
@@ -150,17 +173,26 @@ def _connected(address: str) -> Any:
     host, _, port = address.rpartition(":")
     local: dict[str, Any] = {"include_dashboard": False, "object_store_memory": 100 << 20} if address == "local" else {}
     try:
-        if port.isdecimal():  # of which Ray tries for minutes whether it answers
-            socket.create_connection((host.strip("[]"), int(port)), ANSWER).close()
+        # Ray itself retries for minutes if the host does not answer.
+        if port.isdecimal():
+            socket.create_connection((host.strip("[]"), int(port)), CONNECT_TIMEOUT_SECONDS).close()
         ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR, **local)
     except (OSError, OverflowError, RuntimeError, ValueError) as error:
-        raise ExecutionError(f"no Ray cluster at {address}: {_told(error)}", argument="--ray") from None
+        raise ExecutionError(f"no Ray cluster at {address}: {_one_line(error)}", argument="--ray") from None
     return ray
 
 
 @dataclass
 class RayMeasuring(Evaluator):
-    """An evaluator whose candidates go to the machines as these are free. `codes` are the hashes of their texts."""
+    """Evaluator that distributes candidates to the free machines of a cluster.
+
+    Attributes:
+        workers: the machines.
+        number: number of the task.
+        task: the task.
+        codes: hash of the text of each measured candidate.
+        deadline: time at which measuring stops.
+    """
 
     workers: RayWorkers
     number: int
@@ -170,8 +202,13 @@ class RayMeasuring(Evaluator):
     label = "measured"
 
     def measure(self, candidates: Sequence[Candidate]) -> Iterator[Trial]:
-        """Yields a trial for each candidate, in order. One whose machine is lost goes to another, up to `LOSSES` times.
-        Machines that are busy at the deadline are replaced, and DeadlinePassed follows the trials that are done."""
+        """Yields a trial for each candidate, in order.
+
+        A candidate whose machine is lost is measured by another machine, until `MAX_LOSSES` are lost.
+
+        Raises:
+            DeadlinePassed: at the deadline, after the completed trials. Busy machines are killed and replaced.
+        """
         ray, trials = self.workers.ray, dict[int, Trial]()
         todo, losses = list(range(len(candidates)))[::-1], Counter[int]()
         busy: dict[Any, tuple[Any, int]] = {}
@@ -192,27 +229,30 @@ class RayMeasuring(Evaluator):
             except ray.exceptions.RayActorError as error:
                 self.workers.replace(machine)
                 losses[n] += 1
-                if losses[n] < LOSSES:
+                if losses[n] < MAX_LOSSES:
                     todo.append(n)
                 else:
-                    trials[n] = Trial(candidates[n], None, failure=f"killed: {_told(error)}")
+                    trials[n] = Trial(candidates[n], None, failure=f"killed: {_one_line(error)}")
             except ray.exceptions.RayTaskError as error:
-                trials[n] = Trial(candidates[n], None, failure=_told(error))
+                trials[n] = Trial(candidates[n], None, failure=_one_line(error))
         yield from (trials[n] for n in range(len(candidates)))
 
     def prepare(self) -> None:
-        """Prepares all machines together. One that fails says so when it is asked for a candidate."""
+        """Prepares all machines in parallel. A failure is reported by the first `measure` on the machine.
+
+        Raises DeadlinePassed at the deadline.
+        """
         started = [m.begin.remote(self.number, self.task) for m in self.workers.machines]
         self._first_ready(started, len(started))
         if not self.deadline.left:
             raise DeadlinePassed
 
     def _first_ready(self, asked: list[Any], count: int = 1) -> Any:
-        """Returns the first answer, after `count` of those `asked` for are there, or None at the deadline."""
+        """Waits until `count` of the calls `asked` are ready. Returns the first ready one, or None at the deadline."""
         timeout = None if self.deadline.at == inf else self.deadline.left
         ready, _ = self.workers.ray.wait(asked, num_returns=count, timeout=timeout)
         return ready[0] if len(ready) == count else None
 
 
-def _told(error: Exception) -> str:
+def _one_line(error: Exception) -> str:
     return " ".join(str(error.__cause__ or error).split())[:200]

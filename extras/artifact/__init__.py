@@ -1,1 +1,1 @@
-"""Compiled programs on disk."""
+"""Artifacts: compiled programs that are saved to a folder and loaded without compilation."""

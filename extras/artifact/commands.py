@@ -16,12 +16,12 @@ if TYPE_CHECKING:
 
 
 def is_artifact(path: str) -> bool:
-    """Returns whether a path is a folder with the manifest of an artifact."""
+    """Returns true if a path is a folder with the manifest of an artifact."""
     return (Path(path) / "manifest.json").is_file()
 
 
 class ArtifactSource(Source):
-    """A folder that `save` has written."""
+    """Command-line source ARTIFACT: a folder that `save` has written."""
 
     metavar = "ARTIFACT"
     marker = "manifest.json"
@@ -37,7 +37,11 @@ class ArtifactSource(Source):
         return is_artifact(file)
 
     def run(self, context: click.Context, params: Params) -> None:
-        """Runs every program on random inputs and compares it with the reference.
+        """Runs every program of an artifact on random inputs and compares its results with the reference.
+
+        Args:
+            context: context of the command.
+            params: its parameters.
 
         Raises:
             SystemExit: with the code 1 if a result is wrong.
@@ -50,22 +54,22 @@ class ArtifactSource(Source):
                 from .programs import Folder, load
             executor, file = params.executor, str(params.file)
             if check_executor(executor, compiled=True) is not None and Folder.open(file).manifest["target"] != "cpu":
-                executor = "emulator"  # not the reference, which would be compared with itself
+                # Not the reference, which would be compared with itself.
+                executor = "emulator"
             artifact = load(file, weights=params.weights, executor=executor)
             outcomes = {name: _outcome(p, params.seed) for name, p in artifact.programs.items()}
         reports.print_outcomes(outcomes, params.as_json)
 
 
 def _outcome(program: CompiledFunction, seed: int) -> dict[str, Any]:
-    """Returns the results of a program on random inputs beside those of the reference, as `reports.outcome_text`
-    takes them."""
+    """Returns the comparison of a program with the reference on random inputs, for `reports.print_outcomes`."""
     import torch
     from torch.utils import _pytree as pytree
 
     from ...tools.reports import outcome_of
 
     def values(example: object) -> object:
-        """Returns normal floats, or integers 0, because they may be positions."""
+        """Returns a random input like `example`: normal floats, or integers 0, which are valid positions."""
         if not isinstance(example, torch.Tensor):
             return example
         random = torch.randn(example.shape) if example.is_floating_point() else torch.zeros(example.shape)

@@ -1,13 +1,17 @@
-"""Compiled programs on disk: `save` writes an artifact, `load` makes functions of one.
+"""Artifacts: `save` writes compiled programs to a folder, `load` returns them as functions.
 
-An artifact is a folder of files, with a manifest that has the size and the digest of each. For every program there is
-the kernel level (with the host program), the tensor level (what the reference runs) and, for a GPU, the CUDA text and
-the cubin. The C++ of the CPU is printed from the kernel level and built for the machine that loads it. Parameters with
-values and buffers are stored; parameters without are bound at loading, from a checkpoint.
+An artifact is a folder with a manifest, which has the size and the digest of each file (`docs/artifact.md`). For each
+program it contains
 
-Everything is data: JSON, IR and CUDA as text, tensors as safetensors, and cubins, which are only given to the GPU they
-were made for. Nothing is executed, imported or unpickled by loading it. `docs/artifact.md` describes the format. A
-folder that is truncated, changed, of another version or for another target is refused with one line.
+- the kernel level, with the host program;
+- the tensor level, for the reference executor;
+- for a GPU the CUDA text and the cubin. C++ for CPUs is printed from the kernel level when the artifact is loaded.
+
+Buffers, and parameters with values, are stored. Parameters on the meta device get their values from a checkpoint when
+the artifact is loaded.
+
+All files are data: JSON, IR and CUDA as text, tensors as safetensors, and cubins. Loading does not execute, import or
+unpickle anything. A folder that is damaged, or of another version or target, raises an error.
 """
 
 from __future__ import annotations
@@ -48,17 +52,17 @@ from .safetensors import Checkpoint
 
 FORMAT = "deplodock-artifact"
 VERSION = 7
-"""Raised whenever an older deplodock could misread what a newer one writes."""
+"""Version of the format. It is incremented when an older deplodock could misread new artifacts."""
 
 MANIFEST = "manifest.json"
 MAX_MANIFEST = 64 << 20
-"""Bytes of the largest manifest that is read."""
+"""Size limit of a manifest in bytes."""
 
 _NAME = re.compile(r"[a-z][a-z0-9_]*(?:\.[a-z0-9_]+)?")
 
 
 class ArtifactError(CompileError):
-    """A folder that is no artifact of ours, or one that is damaged or made for something else."""
+    """Error of a folder that is no artifact, is damaged, or contains other programs than needed."""
 
 
 def digest(data: bytes) -> str:
@@ -67,14 +71,20 @@ def digest(data: bytes) -> str:
 
 
 def canonical(value: object) -> bytes:
-    """`value` as the one JSON text that stands for it."""
+    """Returns the canonical JSON text of `value`, of which digests are computed."""
     return json.dumps(value, sort_keys=True, separators=(",", ":")).encode()
 
 
 def write_folder(path: Path, contents: dict[str, Any], files: dict[str, bytes]) -> None:
-    """Write an artifact with these contents and files to the new folder `path`, all at once.
+    """Writes an artifact atomically. Replaces an artifact at the same path.
 
-    Raises ArtifactError if there is something that is no artifact already, or if writing fails.
+    Args:
+        path: the folder.
+        contents: entries of the manifest.
+        files: contents of the files, by name.
+
+    Raises:
+        ArtifactError: if something other than an artifact exists at the path, or if writing fails.
     """
     if path.exists() and not (path / MANIFEST).is_file():
         raise ArtifactError("is there already, and is no artifact", location=str(path))
@@ -99,7 +109,10 @@ def write_folder(path: Path, contents: dict[str, Any], files: dict[str, bytes]) 
 
 
 def checked_name(name: str) -> str:
-    """`name` if it may be the name of a file of an artifact: lower case letters, digits, `_`, one dot."""
+    """Returns `name` if it is a valid name of a file in an artifact: lower case letters, digits, `_`, one dot.
+
+    Raises ArtifactError for other names.
+    """
     if not _NAME.fullmatch(name):
         raise ArtifactError(f"{name!r} may not be the name of a file in an artifact")
     return name
@@ -107,37 +120,37 @@ def checked_name(name: str) -> str:
 
 @dataclass(frozen=True)
 class Folder:
-    """An artifact on disk whose manifest has been checked."""
+    """Artifact on disk, with its checked manifest."""
 
     path: Path
     manifest: dict[str, Any]
 
     @staticmethod
     def open(path: str | os.PathLike[str]) -> Folder:
-        """Read and check the manifest. Raises ArtifactError."""
+        """Reads and checks the manifest of a folder. Raises ArtifactError if it is missing or damaged."""
         folder = Path(path)
         try:
             size = (folder / MANIFEST).stat().st_size
             if size > MAX_MANIFEST:
                 raise ArtifactError("the manifest is too large", location=str(path))
-            found: object = json.loads((folder / MANIFEST).read_bytes())
+            content: object = json.loads((folder / MANIFEST).read_bytes())
         except OSError:
             raise ArtifactError(f"is no artifact: it has no {MANIFEST}", location=str(path)) from None
         except (ValueError, RecursionError):
             raise ArtifactError("the manifest is damaged: it is no JSON", location=str(path)) from None
-        if not isinstance(found, dict) or cast(dict[str, Any], found).get("format") != FORMAT:
+        if not isinstance(content, dict) or cast(dict[str, Any], content).get("format") != FORMAT:
             raise ArtifactError("is no artifact of deplodock", location=str(path))
-        manifest = cast(dict[str, Any], found)
+        manifest = cast(dict[str, Any], content)
         if manifest.get("version") != VERSION:
             reason = f"is of version {str(manifest.get('version'))[:20]} of the format; this deplodock reads {VERSION}"
             raise ArtifactError(reason, location=str(path))
-        own = {key: value for key, value in manifest.items() if key != "digest"}
-        if manifest.get("digest") != digest(canonical(own)):
+        described = {key: value for key, value in manifest.items() if key != "digest"}
+        if manifest.get("digest") != digest(canonical(described)):
             raise ArtifactError("the manifest is damaged: its digest is wrong", location=str(path))
         return Folder(folder, manifest)
 
     def read(self, name: str) -> bytes:
-        """A file of the artifact. Raises ArtifactError if it is not there or not what it was when it was written."""
+        """Returns the contents of a file. Raises ArtifactError if it is missing, or if size or digest are wrong."""
         expected = self.manifest["files"].get(checked_name(name))
         if not isinstance(expected, dict):
             raise self.error(f"has no {name}")
@@ -153,7 +166,7 @@ class Folder:
         return data
 
     def error(self, reason: str) -> ArtifactError:
-        """An error about this artifact."""
+        """Returns an error that names this artifact."""
         return ArtifactError(reason, location=str(self.path))
 
 
@@ -162,7 +175,18 @@ PRODUCER = "producer"
 
 
 class SavedCompilation(Compilation):
-    """The levels of a program that were stored; those in between are made from them, the torch level is gone."""
+    """Compilation of a loaded program.
+
+    The tensor and kernel levels are those of the artifact. Loop and tile level are lowered again from the tensor level.
+    There is no torch level.
+
+    Args:
+        target: name of the target.
+        tensor: IR of the tensor level.
+        kernel: IR of the kernel level.
+        cuda: CUDA text, or None for a CPU.
+        cubin: machine code, or None for a CPU.
+    """
 
     def __init__(self, target: str, tensor: str, kernel: str, cuda: str | None, cubin: bytes | None) -> None:
         ctx = make_context()
@@ -179,33 +203,46 @@ class SavedCompilation(Compilation):
         self.cubin = cubin
 
     def at(self, level: str) -> Any:
-        """The module at a level. Raises CompileError for the torch level."""
+        """Returns the module at a level. Raises CompileError for the torch level."""
         if level == "torch":
             raise CompileError("an artifact has no torch level")
         return super().at(level)
 
 
 @dataclass(frozen=True)
-class ToSave:
-    """A program to be saved. `names` are, for each parameter, the names that a checkpoint may have for it."""
+class ProgramToSave:
+    """Program to save.
+
+    Attributes:
+        captured: the captured program.
+        compilation: its compilation.
+        names: names that a checkpoint may have for each parameter, by name.
+    """
 
     captured: CapturedProgram
     compilation: Compilation
     names: Mapping[str, Sequence[str]]
 
 
-def save(path: str | Path, programs: Mapping[str, ToSave], extra: Mapping[str, object] | None = None) -> None:
-    """Write an artifact with these programs, all for one target; `extra` is JSON that comes back as `extra`.
+def save(path: str | Path, programs: Mapping[str, ProgramToSave], extra: Mapping[str, object] | None = None) -> None:
+    """Writes an artifact.
 
-    Raises ArtifactError, and CompileError where a program takes or gives what cannot be written down.
+    Args:
+        path: the folder.
+        programs: programs by name, all for the same target.
+        extra: data to store with the programs (`Artifact.extra`), as JSON.
+
+    Raises:
+        ArtifactError: if the programs have several targets or functions of PyTorch, or if writing fails.
+        CompileError: if the arguments or results of a program have types that cannot be stored.
     """
     targets = sorted({p.compilation.target for p in programs.values()})
     if len(targets) != 1:
         raise ArtifactError(f"the programs of an artifact have one target, not {len(targets)}", location=str(path))
     for name, program in programs.items():
         if program.captured.eager:
-            left = next(iter(program.captured.eager.values()))
-            reason = f"program {name!r}: {left.call or left.operator} is left to PyTorch"
+            operation = next(iter(program.captured.eager.values()))
+            reason = f"program {name!r}: {operation.call or operation.operator} is left to PyTorch"
             raise ArtifactError(f"{reason}, and an artifact holds nothing but data and kernels", location=str(path))
     from safetensors.torch import save as to_bytes
 
@@ -232,7 +269,7 @@ def save_function(f: CompiledFunction, path: str | PathLike[str], prepack_weight
     Args:
         f: the function.
         path: the folder.
-        prepack_weights: whether the program for a CPU computes once what depends on weights alone, as for `compile`.
+        prepack_weights: whether a program for a CPU computes values that only depend on weights once, as in `compile`.
 
     Raises:
         ArtifactError: where the function cannot be saved, or the folder cannot be written.
@@ -240,14 +277,15 @@ def save_function(f: CompiledFunction, path: str | PathLike[str], prepack_weight
     compilation = f.compilation
     if prepack_weights and on_cores(compilation.target) and compilation.module is f.captured.module:
         compilation = compilation.of(f.captured.constant_module())
-    save(Path(path), {"main": ToSave(f.captured, compilation, {})})
+    save(Path(path), {"main": ProgramToSave(f.captured, compilation, {})})
 
 
 _Tensors = dict[int, tuple[str, torch.Tensor]]
-"""The tensors that are stored, each once, with their keys."""
+"""Identity (`id`) of a tensor -> its key in the weights file, and the tensor."""
 
 
-def _describe(program: ToSave, tensors: _Tensors) -> dict[str, object]:
+def _describe(program: ProgramToSave, tensors: _Tensors) -> dict[str, object]:
+    """Returns the entry of a program in the manifest. Adds its tensors to `tensors`."""
     captured = program.captured
     specs = {"arguments": captured.in_spec, "result": captured.out_spec}
     bindings: list[dict[str, object]] = []
@@ -267,26 +305,32 @@ def _describe(program: ToSave, tensors: _Tensors) -> dict[str, object]:
 
 
 _WRITTEN = ("outputs", "updates", "examples", "viewed", "layouts", "checks", "needs", "autocast")
-"""What is written down of a captured program as it is."""
+"""Attributes of a captured program that are encoded without changes."""
 
 
 @dataclass(frozen=True)
 class Artifact:
-    """The programs of an artifact by name, and what was saved with them."""
+    """Loaded artifact.
+
+    Attributes:
+        target: name of the target.
+        programs: programs by name.
+        extra: data that was saved with them.
+    """
 
     target: str
     programs: dict[str, CompiledFunction]
     extra: dict[str, Any]
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Run the program `main`, or the only one. Raises ArtifactError if there are several others."""
+        """Runs the program `main`, or the only program. Raises ArtifactError if there are several without a `main`."""
         if "main" not in self.programs and len(self.programs) != 1:
             raise ArtifactError(f"has several programs: {', '.join(self.programs)}")
         program = self.programs.get("main") or next(iter(self.programs.values()))
         return program(*args, **kwargs)
 
     def refresh(self) -> None:
-        """Packs the weights of all programs again in the next call, as `CompiledFunction.refresh`."""
+        """Makes the next calls pack the weights again, as `CompiledFunction.refresh`."""
         for program in self.programs.values():
             program.refresh()
 
@@ -298,9 +342,9 @@ def load(
 
     Args:
         path: folder of the artifact.
-        target: target that the artifact has to be compiled for; None accepts each.
-        weights: checkpoint for parameters that were saved without values.
-        executor: who runs the programs, as for `compile`.
+        target: expected target; None accepts any.
+        weights: path of a checkpoint for parameters that were saved without values.
+        executor: executor of the programs, as in `compile`.
 
     Raises:
         ArtifactError: for a folder that is no artifact, or a damaged one.
@@ -308,8 +352,8 @@ def load(
         WeightError: for a checkpoint that does not fit.
     """
     folder = Folder.open(path)
-    if target is not None and (found := folder.manifest.get("target")) != target:
-        raise TargetError(f"was compiled for {found}, not for {target}", location=str(path))
+    if target is not None and (saved_for := folder.manifest.get("target")) != target:
+        raise TargetError(f"was compiled for {saved_for}, not for {target}", location=str(path))
     checkpoint = None if weights is None else Checkpoint(weights)
     try:
         contents = {name: folder.read(name) for name in folder.manifest["files"]}
@@ -363,12 +407,14 @@ def _binding(
 
 
 _CLASSES: dict[str, Any] = {c.__name__: c for c in (Operand, Output, Place, Step)}
-"""Dataclasses, which are written with their fields in order."""
+"""Dataclasses that are encoded as the list of their fields, by name."""
 
 
 def encode(value: Any) -> object:
-    """`value` as JSON that `decode` reads back, a tensor without what is in it. Raises CompileError for a value of
-    another type."""
+    """Returns `value` as JSON for `decode`. Of a tensor only type and shape are encoded.
+
+    Raises CompileError for types that cannot be encoded.
+    """
     kind = type(value)
     if value is None or kind in (bool, int, float, str):
         return value
@@ -391,7 +437,7 @@ def encode(value: Any) -> object:
 
 
 def decode(value: Any) -> Any:
-    """The value that was encoded. Raises ValueError for JSON that `encode` does not write."""
+    """Returns the value that `encode` has encoded. Raises ValueError for other JSON."""
     if value is None or isinstance(value, bool | int | float | str):
         return value
     if isinstance(value, Mapping) and len(value) == 1:
@@ -404,19 +450,19 @@ def decode(value: Any) -> Any:
 
 
 def _dtype(name: str) -> torch.dtype:
-    """A data type of the caller's, complex ones included."""
+    """Returns a data type by name, including complex types."""
     return {dtype_name(d): d for d in COMPLEX_TYPES}.get(name) or dtype_named(name)
 
 
 def _operator(name: str) -> torch._ops.OpOverload:
-    """An operator of ATen that makes a view, or a copy."""
+    """Returns an ATen operator by name. Raises ValueError unless it returns a view, or is the copy `A_COPY`."""
     base, _, overload = str(name).partition(".")
-    found = getattr(getattr(torch.ops.aten, base, None), overload, None)
-    if not isinstance(found, torch._ops.OpOverload) or found._schema.is_mutable:
+    overload_op = getattr(getattr(torch.ops.aten, base, None), overload, None)
+    if not isinstance(overload_op, torch._ops.OpOverload) or overload_op._schema.is_mutable:
         raise ValueError("a view that is not understood")
-    if found is not A_COPY.operator and not any(a.alias_info for a in found._schema.arguments):
+    if overload_op is not A_COPY.operator and not any(a.alias_info for a in overload_op._schema.arguments):
         raise ValueError("a view that is not understood")
-    return found
+    return overload_op
 
 
 _KINDS: dict[str, Callable[[Any], Any]] = {

@@ -1,7 +1,7 @@
-"""Weights from safetensors files, read when they are needed, and found by what they are rather than their names.
+"""Weights from safetensors files. Tensors are read when they are needed.
 
-A model whose output projection is its embedding has one tensor under two names, of which a checkpoint stores either. So
-an argument of a program is bound to a tensor by all names that the model itself has for that tensor.
+A checkpoint may store a tensor that has two names, such as tied embeddings, under either of them. Therefore a parameter
+of a program is looked up by all names that the model has for the tensor.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from ...progress import counted
 
 
 class WeightError(CompileError):
-    """A checkpoint that cannot be read, lacks a tensor, or has one of another shape."""
+    """Error of a checkpoint that cannot be read, lacks a tensor, or has a tensor of another shape."""
 
 
 def names_of_tensors(model: nn.Module) -> dict[str, tuple[str, ...]]:
-    """For every parameter and buffer by name, all names of the same tensor, its own first."""
+    """Returns all names of the tensor of each parameter and buffer, by name; that name is the first."""
     named = [*model.named_parameters(remove_duplicate=False), *model.named_buffers(remove_duplicate=False)]
     same: dict[int, list[str]] = {}
     for name, tensor in named:
@@ -35,18 +35,22 @@ def names_of_tensors(model: nn.Module) -> dict[str, tuple[str, ...]]:
 
 
 def names_in_checkpoints(model: nn.Module) -> dict[str, tuple[str, ...]]:
-    """As `names_of_tensors`, with the names that a checkpoint of the model without its head has for the tensors."""
+    """Returns the names that a checkpoint may have for each parameter and buffer, by name.
+
+    In addition to `names_of_tensors`, these are the names in a checkpoint of the model without its head.
+    """
     prefix = getattr(model, "base_model_prefix", "")
-    found = names_of_tensors(model)
+    names = names_of_tensors(model)
     if not prefix:
-        return found
-    return {k: (*v, *(n.removeprefix(f"{prefix}.") for n in v if n.startswith(f"{prefix}."))) for k, v in found.items()}
+        return names
+    return {k: (*v, *(n.removeprefix(f"{prefix}.") for n in v if n.startswith(f"{prefix}."))) for k, v in names.items()}
 
 
 class Checkpoint:
-    """The tensors of a `.safetensors` file, or of all those in a folder; each is read once, when it is asked for.
+    """Tensors of a `.safetensors` file, or of all such files in a folder.
 
-    Raises WeightError for a path without any, and for files that are no safetensors.
+    Raises:
+        WeightError: if there are no such files, or if one cannot be read.
     """
 
     def __init__(self, path: str | Path) -> None:
@@ -62,19 +66,28 @@ class Checkpoint:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The names of all tensors."""
+        """Names of all tensors, sorted."""
         return tuple(sorted(self._file_of))
 
     def tensor(self, name: str) -> torch.Tensor:
-        """Returns the tensor of a name, from disk."""
+        """Reads the tensor `name`."""
         with _opened(self._file_of[name], name) as opened:
             return opened.get_tensor(name)
 
     def find(self, names: Iterable[str], shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
-        """Returns the tensor that is stored under one of `names`, as `dtype`. Raises WeightError if none fits."""
+        """Returns the tensor that is stored under one of several names. It is read only once.
+
+        Args:
+            names: names of the tensor.
+            shape: expected shape.
+            dtype: type to convert it to.
+
+        Raises:
+            WeightError: if there is no such tensor, or if it has another shape.
+        """
         names = list(names)
-        if (known := self._read.get(frozenset(names))) is not None:
-            return known
+        if (cached := self._read.get(frozenset(names))) is not None:
+            return cached
         stored = next((n for n in names if n in self._file_of), None)
         if stored is None:
             raise WeightError(f"has no tensor {names[0]!r}", location=str(self.path))
@@ -85,8 +98,15 @@ class Checkpoint:
         return self._read.setdefault(frozenset(names), tensor.to(dtype))
 
     def bind(self, captured: CapturedProgram, names: Mapping[str, Sequence[str]]) -> CapturedProgram:
-        """Returns a program with tensors of the checkpoint for its parameters on the meta device. `names` are all names
-        of each. Raises WeightError."""
+        """Returns a program whose parameters on the meta device are replaced by tensors of the checkpoint.
+
+        Args:
+            captured: the program.
+            names: all names of each parameter.
+
+        Raises:
+            WeightError: if a tensor is missing or has another shape.
+        """
 
         def bound(b: Binding) -> Binding:
             if b.tensor is None or b.tensor.device.type != "meta":
@@ -108,7 +128,10 @@ def _opened(file: Path, name: str | None = None) -> Iterator[Any]:
 
 
 def shards(index: Path) -> list[str]:
-    """The files that the index of a checkpoint names, in the folder it is in. Raises WeightError."""
+    """Returns the names of the files that the index of a checkpoint lists.
+
+    Raises WeightError if the index is damaged, or lists files outside of its folder.
+    """
     try:
         names = sorted({str(n) for n in json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()})
     except (ValueError, KeyError, TypeError, AttributeError):

@@ -1,1 +1,1 @@
-"""Language models of transformers."""
+"""Language models of the package transformers: compiling, tuning, and generating text."""

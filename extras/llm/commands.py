@@ -1,4 +1,4 @@
-"""Commands about language models: `compile MODEL`, `tune MODEL`, `generate`."""
+"""Commands for language models: `compile MODEL`, `tune MODEL`, `generate`."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ QUANTIZE = {"type": click.Choice(["int8"]), "help": "MODEL: weights of linear la
 
 
 class ModelSource(Source):
-    """A language model: a folder or file with a configuration, or a name on the hub."""
+    """Command-line source MODEL: a folder or file with a configuration, or a name on the Hugging Face hub."""
 
     metavar = "MODEL"
     marker = "config.json"
@@ -74,8 +74,14 @@ class ModelSource(Source):
         return _HUB_NAME.fullmatch(file) is not None
 
     def compile(self, context: click.Context, params: Params) -> None:
-        """Compiles a model without its weights; writes an artifact to `output`, or prints a level of its steps. An
-        artifact with quantized weights holds them: they are made from those of the model."""
+        """Compiles a model without its weights. Writes an artifact to `output`, or prints a level of its steps.
+
+        An artifact with quantized weights contains the weights, which are computed from those of the model.
+
+        Args:
+            context: context of the command.
+            params: its parameters.
+        """
         modes.refuse_ignored(context, "a MODEL" if params.output is None else "a MODEL and -o")
         modes.choose_target(params)
         start, name = time.perf_counter(), str(params.file)
@@ -87,7 +93,7 @@ class ModelSource(Source):
                 from .models import build_model, load_config, load_model, to_int8
                 from .steps import compile_model, describe
             if params.output is not None and params.target in TARGETS:
-                nvrtc_version()  # without which there will be no machine code to write
+                nvrtc_version()  # fails early: an artifact needs machine code
             with steps("building the model"):
                 weighed = params.quantize and params.output is not None
                 model = load_model(name) if weighed else build_model(load_config(name))
@@ -128,10 +134,10 @@ class ModelSource(Source):
         tune.tune(params, compiled)
 
 
-def _tell(found: Sequence[dict[str, Any]], seconds: float, output: str | None) -> None:
-    """Prints the kernels and bytes of the steps of a model on stderr."""
+def _tell(descriptions: Sequence[dict[str, Any]], seconds: float, output: str | None) -> None:
+    """Prints the numbers of kernels, launches and bytes of the steps of a model to stderr."""
     text = ""
-    for f in found:
+    for f in descriptions:
         layers = ", ".join(map(str, f["launches_per_layer"])) or "none"
         text += (
             f"{f['phase']} of {f['tokens']} with a context of {f['context']}: {f['kernels']} distinct kernels,"
@@ -209,10 +215,10 @@ def _generator(name: str, options: dict[str, Any]) -> Any:
 def _tokenizer(name: str) -> Any:
     import transformers
 
-    from .models import building, found_at
+    from .models import building, source_options
 
     with building(name, "no tokenizer there, use --prompt-ids: "):
-        return transformers.AutoTokenizer.from_pretrained(name, trust_remote_code=False, **found_at(name))
+        return transformers.AutoTokenizer.from_pretrained(name, trust_remote_code=False, **source_options(name))
 
 
 def _prompt(tokenizer: Any, options: dict[str, Any]) -> list[int]:
@@ -225,12 +231,19 @@ def _prompt(tokenizer: Any, options: dict[str, Any]) -> list[int]:
 
 
 def _stream(tokens: Iterator[int], tokenizer: Any) -> None:
-    """Prints tokens as they come: as text, or as numbers. A character waits until all of its bytes are there."""
-    known: list[int] = []
+    """Prints each token as soon as it is generated: as text, or as a number without a tokenizer.
+
+    A character that consists of several tokens is printed after the last of them.
+    """
+    generated: list[int] = []
     shown = ""
     for token in tokens:
-        known.append(token)
-        text = ",".join(map(str, known)) if tokenizer is None else tokenizer.decode(known, skip_special_tokens=True)
+        generated.append(token)
+        text = (
+            ",".join(map(str, generated))
+            if tokenizer is None
+            else tokenizer.decode(generated, skip_special_tokens=True)
+        )
         if not text.endswith("\N{REPLACEMENT CHARACTER}"):
             click.echo(text[len(shown) :], nl=False)
             shown = text

@@ -1,7 +1,7 @@
-"""Text from a language model, token by token: the prompt in pieces, then one step for each token, with a cache.
+"""Generation of text with a compiled language model.
 
-Two programs are compiled, for pieces of the prompt and for single tokens. What one leaves in the cache the other finds
-there; nothing is computed twice.
+Two programs are compiled: `prefill` reads several tokens of the prompt in one step, `decode` reads one token. Both use
+the same key-value caches. A generator reads the prompt, then runs one decode step for each new token.
 """
 
 from __future__ import annotations
@@ -27,8 +27,13 @@ from .steps import ModelPlan, capture_step, plan_model
 
 @dataclass(frozen=True)
 class Sampling:
-    """How the next token is chosen: the likeliest one for a `temperature` of 0, else drawn, seeded, from the smallest
-    set of tokens whose probabilities reach `top_p`."""
+    """Parameters of sampling.
+
+    Attributes:
+        temperature: divisor of the logits; 0 selects the most likely token.
+        top_p: tokens are drawn from the smallest set of likely tokens with at least this total probability.
+        seed: seed of the random numbers.
+    """
 
     temperature: float = 0.0
     top_p: float = 1.0
@@ -40,21 +45,21 @@ class Sampling:
 
 
 Caches = tuple[list[torch.Tensor], list[torch.Tensor]]
-"""The keys and the values of all layers."""
+"""Key caches and value caches, one of each for every layer."""
 
 
 class Sampler:
-    """Chooses tokens, one after another."""
+    """Selects tokens by their logits, with its own sequence of random numbers."""
 
     def __init__(self, sampling: Sampling) -> None:
         self.sampling = sampling
         self.random = torch.Generator().manual_seed(sampling.seed)
 
     def __call__(self, logits: torch.Tensor) -> int:
-        """A token for logits (V,)."""
+        """Returns a token for logits of shape (vocabulary,)."""
         logits = logits.detach().float().cpu()
         if self.sampling.temperature == 0:
-            return int(logits.numpy().argmax())  # ten times as fast as that of PyTorch
+            return int(logits.numpy().argmax())  # ten times faster than argmax of PyTorch
         probabilities, tokens = (logits / self.sampling.temperature).softmax(-1).sort(descending=True)
         before = probabilities.cumsum(-1) - probabilities
         probabilities = probabilities.where(before < self.sampling.top_p, 0)
@@ -63,7 +68,13 @@ class Sampler:
 
 @dataclass
 class Timing:
-    """How long it took: `seconds` for the prompt and then for each token."""
+    """Times of one generation.
+
+    Attributes:
+        prompt_tokens: number of tokens of the prompt.
+        prompt_seconds: time until the first new token.
+        seconds: time of each later token.
+    """
 
     prompt_tokens: int = 0
     prompt_seconds: float = 0.0
@@ -71,15 +82,23 @@ class Timing:
 
     @property
     def tokens_per_second(self) -> float:
-        """Tokens after the first one in a second; 0 if there was only one."""
+        """Rate of the tokens after the first one; 0 if there is only one."""
         return len(self.seconds) / sum(self.seconds) if self.seconds else 0.0
 
 
 class Generator:
-    """A compiled language model that continues prompts.
+    """Compiled language model that continues prompts.
 
-    `prefill` is a step of `length` tokens, `decode` one of a single token; both work on `caches` and have real
-    parameters, which lie in huge pages where cores read them.
+    On a CPU, the constructor moves the parameters to huge pages. On a GPU it copies them to the device.
+
+    Attributes:
+        prefill: compiled step of `length` tokens.
+        decode: compiled step of one token.
+        caches: shapes of the caches.
+        length: number of tokens of a prefill step.
+        vocabulary: number of tokens that the model knows.
+        timing: times of the last generation.
+        device: `cpu` or `cuda`.
     """
 
     def __init__(self, prefill: CompiledFunction, decode: CompiledFunction, plan: ModelPlan) -> None:
@@ -87,7 +106,8 @@ class Generator:
         self.caches, self.length, self.vocabulary = plan.caches, plan.length, plan.vocabulary
         self.timing = Timing()
         self.device = "cpu"
-        executors = {p.executor.name for p in (prefill, decode)}  # which are made here, not while tokens are timed
+        # Makes the executors now, so that their construction is not part of the timing.
+        executors = {p.executor.name for p in (prefill, decode)}
         if "cpu" in executors:
             for binding in decode.captured.bindings:
                 if binding.tensor is not None:
@@ -109,8 +129,20 @@ class Generator:
         prepack_weights: bool = True,
         weights: Callable[[CapturedProgram], CapturedProgram] = lambda captured: captured,
     ) -> Generator:
-        """Compile a model that has its parameters, or whose programs `weights` gives them; `prepack_weights` as for
-        `deplodock.compile`. Raises CompileError where it cannot be compiled."""
+        """Compiles a model.
+
+        Args:
+            model: causal language model.
+            context: number of tokens that the caches hold; default: `plan_model`.
+            prefill: number of tokens of a prefill step.
+            target: target, as in `deplodock.compile`.
+            executor: executor, as in `deplodock.compile`.
+            prepack_weights: as in `deplodock.compile`.
+            weights: function that returns a captured program with values for its parameters, if the model has none.
+
+        Raises:
+            CompileError: if the model cannot be compiled.
+        """
         plan = plan_model(model, context, prefill)
         steps = (weights(capture_step(model, plan.caches, n)) for n in (plan.length, 1))
         first, then = (CompiledFunction(s, target, executor, prepack_weights=prepack_weights) for s in steps)
@@ -118,9 +150,18 @@ class Generator:
 
     @staticmethod
     def from_checkpoint(name: str, **options: Any) -> Generator:
-        """Compile a model on the hub or in a folder, with the `options` of `from_model`. It is compiled without its
-        weights; then those that its programs use are read from safetensors, each once, a tensor with two names too.
-        Raises CompileError, WeightError."""
+        """Compiles a model on the hub or in a folder.
+
+        The model is captured without its weights. Then the weights that its programs use are read from safetensors.
+
+        Args:
+            name: name on the hub, or folder.
+            options: options of `from_model`.
+
+        Raises:
+            CompileError: if the model cannot be compiled.
+            WeightError: if weights are missing or have other shapes.
+        """
         config = load_config(name)
         if not stored_as_used(config):
             return Generator.from_model(load_model(name), **options)
@@ -130,32 +171,48 @@ class Generator:
 
     @staticmethod
     def from_artifact(artifact: Artifact) -> Generator:
-        """The model that was saved. Raises ArtifactError for an artifact of something else."""
+        """Returns a generator for a loaded artifact. Raises ArtifactError if it contains no language model."""
         plan = ModelPlan.read(artifact.extra.get("model"))
         if plan is None or not {"prefill", "decode"} <= artifact.programs.keys():
             raise ArtifactError("is no language model with the two steps prefill and decode")
         return Generator(artifact.programs["prefill"], artifact.programs["decode"], plan)
 
     def refresh(self) -> None:
-        """Packs weights again in the next step, as `CompiledFunction.refresh`."""
+        """Makes the next steps pack the weights again, as `CompiledFunction.refresh`."""
         self.prefill.refresh()
         self.decode.refresh()
 
     def _step(
         self, program: CompiledFunction, tokens: Sequence[int], start: int, last: int, caches: Caches
     ) -> tuple[torch.Tensor, Caches]:
-        """The logits (V,) of one step, and the caches after it."""
+        """Runs one step. Returns the logits (vocabulary,) and the caches after it.
+
+        Args:
+            program: `prefill` or `decode`.
+            tokens: tokens to read.
+            start: position of the first token.
+            last: index in `tokens` of the token whose logits are returned.
+            caches: caches before the step.
+        """
         args = (torch.tensor(values, device=self.device) for values in ([list(tokens)], [start], [last]))
-        with torch.no_grad():  # so that calls with parameters are like earlier ones
+        # Calls are then similar to earlier ones, and take the fast path without Python.
+        with torch.no_grad():
             logits, keys, values = program(*args, *caches)
         return logits[0], (keys, values)
 
     def __call__(
         self, prompt: Sequence[int], max_new_tokens: int, sampling: Sampling | None = None, stop: Sequence[int] = ()
     ) -> Iterator[int]:
-        """Give the tokens that follow `prompt` as they are found: at most `max_new_tokens`, ending with one in `stop`.
+        """Yields the tokens that continue a prompt.
 
-        Raises ExecutionError for a prompt that is empty, does not fit the cache or has unknown tokens.
+        Args:
+            prompt: tokens of the prompt.
+            max_new_tokens: largest number of new tokens.
+            sampling: parameters of sampling; default: the most likely token.
+            stop: tokens after which the generation ends.
+
+        Raises:
+            ExecutionError: if the prompt is empty, does not fit the caches, or has unknown tokens.
         """
         self._check(prompt, max_new_tokens)
         choose = Sampler(sampling or Sampling())
@@ -187,10 +244,10 @@ class Generator:
             refuse(f"tokens of the prompt are outside of the {self.vocabulary} that the model knows")
 
     def _read(self, prompt: Sequence[int]) -> tuple[torch.Tensor, Caches]:
-        """Put the prompt into new caches, piece by piece; the logits after its last token, and the caches.
+        """Reads the prompt in steps of `length` tokens. Returns the logits after its last token, and the caches.
 
-        The last piece is filled up with zeros. What they leave in the cache lies behind the prompt, where later tokens
-        overwrite it before they look at it; where there is no room behind it, single tokens are read.
+        The last step is padded with zeros. Their entries in the caches are after the prompt, and later tokens overwrite
+        them before attention reads them. If the caches have no room for the padding, single tokens are read instead.
         """
         logits, caches = torch.empty(0), self.caches.make(self.device)
         done = 0

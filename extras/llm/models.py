@@ -1,8 +1,8 @@
-"""Language models from transformers: by name on the hub, from a folder, or from a configuration alone.
+"""Construction of language models with the package transformers, from the hub, a folder or a configuration file.
 
-To compile a model its structure is enough, so parameters are left on the meta device: a 7B model takes no memory and
-no download but its configuration. Buffers are real, because what is in them (the frequencies of rotary embeddings) is
-computed by the constructor and stored nowhere else. Code from a repository is never executed.
+A model can be compiled without its weights: its parameters are on PyTorch's meta device, so that a 7B model needs no
+memory, and no download except its configuration. Buffers are real, because their constructor computes their contents,
+such as the frequencies of rotary embeddings. Code from a repository is never executed.
 """
 
 from __future__ import annotations
@@ -30,26 +30,29 @@ from ...frontend.capture.tracing import without_logs
 from ..artifact.safetensors import Checkpoint, shards
 
 DEFAULT_CONTEXT = 2048
-"""Tokens that a cache holds, if nothing else is said; never more than the model was made for."""
+"""Default number of tokens that the caches hold, limited by the model's maximum."""
 
 
 DEFAULT_PREFILL = 64
-"""Tokens of a prompt that are read in one step, if nothing else is said."""
+"""Default number of tokens of a prefill step."""
 
 NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
-"""What names on the hub look like."""
+"""Regular expression of names on the hub: owner/name."""
 
-_PATIENCE = 3.0
-"""Seconds in which the hub has to answer."""
+_CONNECT_TIMEOUT_SECONDS = 3.0
+"""Timeout of the connection to the hub, in seconds."""
 
 
 class ModelError(CompileError):
-    """A model that cannot be found, read, or built."""
+    """Error of a model that cannot be found, read or built."""
 
 
-def found_at(name: str) -> dict[str, bool]:
-    """The arguments with which transformers finds a model: what is in the cache is not looked for on a network that is
-    not there. Raises ModelError at once for a name of nothing that can be reached."""
+def source_options(name: str) -> dict[str, bool]:
+    """Returns the arguments with which functions of transformers find a model.
+
+    They restrict the search to local files for a path, or if the hub cannot be reached. Raises ModelError if the model
+    is neither local nor reachable.
+    """
     if Path(name).exists():
         return {"local_files_only": True}
     if NAME.fullmatch(name) is None:
@@ -65,34 +68,34 @@ def found_at(name: str) -> dict[str, bool]:
 
 @cache
 def hub_answers() -> bool:
-    """Returns whether the hub can be reached. A proxy is trusted to do so."""
+    """Returns true if the hub can be reached. Behind a proxy it is assumed to be reachable."""
     from huggingface_hub import constants
 
     if constants.HF_HUB_OFFLINE:
         return False
     if any(os.environ.get(n) for n in ("HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy")):
         return True
-    place = urlsplit(constants.ENDPOINT)
+    endpoint = urlsplit(constants.ENDPOINT)
     try:
-        port = place.port or (80 if place.scheme == "http" else 443)
-        socket.create_connection((place.hostname or "", port), _PATIENCE).close()
+        port = endpoint.port or (80 if endpoint.scheme == "http" else 443)
+        socket.create_connection((endpoint.hostname or "", port), _CONNECT_TIMEOUT_SECONDS).close()
     except OSError:
         return False
     return True
 
 
 def load_config(name: str) -> Any:
-    """The configuration of a model: `name` is one on the hub, a folder with a `config.json`, or a `.json` file.
+    """Returns the configuration of a model: a name on the hub, a folder with a `config.json`, or a `.json` file.
 
-    Raises ModelError.
+    Raises ModelError if there is no configuration.
     """
     import transformers
 
     path = Path(name)
     with building(name, "no model configuration there: "):
         if not path.is_file():
-            where = path if path.exists() else name
-            return transformers.AutoConfig.from_pretrained(where, trust_remote_code=False, **found_at(name))
+            location = path if path.exists() else name
+            return transformers.AutoConfig.from_pretrained(location, trust_remote_code=False, **source_options(name))
         fields = json.loads(path.read_text(encoding="utf-8"))
         if not isinstance(fields, dict) or "model_type" not in fields:
             raise ValueError("the file is no model configuration: it has no model_type")
@@ -100,21 +103,29 @@ def load_config(name: str) -> Any:
 
 
 @contextmanager
-def building(name: str, what: str = "") -> Iterator[None]:
-    """What transformers says against a model becomes a ModelError."""
+def building(name: str, reason: str = "") -> Iterator[None]:
+    """Converts exceptions of transformers in the `with` block to ModelErrors about the model `name`.
+
+    `reason` is the beginning of their messages.
+    """
     try:
         with quiet():
             yield
     except (OSError, ValueError, ImportError, KeyError) as error:
         lines = str(error).strip().splitlines() or [type(error).__name__]
-        raise ModelError(f"{what}{lines[0][:200]}", operator=name) from error
+        raise ModelError(f"{reason}{lines[0][:200]}", operator=name) from error
 
 
 def build_model(config: Any, dtype: torch.dtype | None = None, seed: int | None = None) -> nn.Module:
-    """The causal language model of a configuration, in evaluation mode, with parameters on the meta device, or with
-    random ones for a `seed`: to try things out.
+    """Returns the causal language model of a configuration, in evaluation mode.
 
-    `dtype` is that of the parameters, by default the configuration's own. Raises ModelError.
+    Args:
+        config: the configuration.
+        dtype: type of the parameters; default: that of the configuration.
+        seed: seed of random parameters. Without it, parameters are on the meta device.
+
+    Raises:
+        ModelError: if transformers cannot build the model.
     """
     import transformers
 
@@ -129,50 +140,67 @@ def build_model(config: Any, dtype: torch.dtype | None = None, seed: int | None 
 
 
 def load_model(name: str, dtype: torch.dtype | None = None) -> nn.Module:
-    """A causal language model with its weights, from the hub or a folder; safetensors only. Raises ModelError."""
+    """Returns a causal language model with its weights, from safetensors on the hub or in a folder.
+
+    Raises ModelError if it cannot be loaded.
+    """
     import transformers
 
     config = _prepared(load_config(name))
-    how = {"config": config, "dtype": dtype or config_dtype(config), "use_safetensors": True, **found_at(name)}
+    options = {
+        "config": config,
+        "dtype": dtype or config_dtype(config),
+        "use_safetensors": True,
+        **source_options(name),
+    }
     with building(name):
-        return transformers.AutoModelForCausalLM.from_pretrained(name, trust_remote_code=False, **how).eval()
+        return transformers.AutoModelForCausalLM.from_pretrained(name, trust_remote_code=False, **options).eval()
 
 
 def stored_as_used(config: Any) -> bool:
-    """Whether checkpoints of this kind of model have the tensors as the model uses them; of some, transformers makes
-    them from what is stored, such as one tensor from those of all experts."""
+    """Returns true if checkpoints of a model store its parameters unchanged.
+
+    For some models transformers converts the stored tensors, for example concatenates those of all experts.
+    """
     from transformers.conversion_mapping import get_checkpoint_conversion_mapping
 
     return get_checkpoint_conversion_mapping(config.model_type) is None
 
 
 def open_checkpoint(name: str) -> Checkpoint:
-    """The safetensors of a folder, or of a model on the hub. Nothing is read yet. Raises ModelError, WeightError."""
+    """Returns the checkpoint of a folder, or of a model on the hub, whose files are downloaded.
+
+    Raises ModelError if there is no model, and WeightError if there are no weights.
+    """
     from transformers.utils.hub import cached_file
 
     if Path(name).exists():
         return Checkpoint(name)
     with building(name):
-        where = found_at(name)
-        index = cached_file(name, "model.safetensors.index.json", _raise_exceptions_for_missing_entries=False, **where)
+        options = source_options(name)
+        index = cached_file(
+            name, "model.safetensors.index.json", _raise_exceptions_for_missing_entries=False, **options
+        )
         if index is None:
-            return Checkpoint(Path(str(cached_file(name, "model.safetensors", **where))))
+            return Checkpoint(Path(str(cached_file(name, "model.safetensors", **options))))
         for part in shards(Path(index)):
-            cached_file(name, part, **where)
+            cached_file(name, part, **options)
         return Checkpoint(Path(index).parent)
 
 
 def config_dtype(config: Any) -> torch.dtype:
-    """The data type that a configuration asks for; float32 if it does not say."""
-    found = getattr(config, "dtype", None)
-    if isinstance(found, str):
-        found = getattr(torch, found, None)
-    return found if isinstance(found, torch.dtype) else torch.float32
+    """Returns the data type of a configuration, or float32 if it has none."""
+    config_type = getattr(config, "dtype", None)
+    if isinstance(config_type, str):
+        config_type = getattr(torch, config_type, None)
+    return config_type if isinstance(config_type, torch.dtype) else torch.float32
 
 
 def _prepared(config: Any) -> Any:
-    """`config` with the choice, of what transformers offers, of code that is free of decisions on data: experts as
-    batched products."""
+    """Returns `config`, changed in place so that experts are batched matmuls.
+
+    The other implementations of transformers have control flow that depends on data, which cannot be captured.
+    """
     if hasattr(config, "num_experts") or hasattr(config, "num_local_experts"):
         config._experts_implementation = "batched_mm"
     return config
@@ -180,30 +208,34 @@ def _prepared(config: Any) -> Any:
 
 @contextmanager
 def parameters_on_meta() -> Iterator[None]:
-    """While it is open, modules that are built get their parameters on the meta device, and real buffers."""
+    """Makes modules that are built in the `with` block have their parameters on the meta device, and real buffers."""
     register = nn.Module.register_parameter
 
     def on_meta(module: nn.Module, name: str, parameter: nn.Parameter | None) -> None:
         register(module, name, parameter)
         if parameter is not None:
-            own = module._parameters
-            own[name] = nn.Parameter(parameter.data.to("meta"), requires_grad=parameter.requires_grad)
+            parameters = module._parameters
+            parameters[name] = nn.Parameter(parameter.data.to("meta"), requires_grad=parameter.requires_grad)
 
     with patch.object(nn.Module, "register_parameter", on_meta):
         yield
 
 
 def quiet() -> AbstractContextManager[None]:
-    """Without the messages that transformers logs for people who train."""
+    """Suppresses log messages of transformers below errors, such as hints about training."""
     return without_logs(logging.WARNING)
 
 
 GROUP = 128
-"""Elements of a row that share a scale, or a divisor of that."""
+"""Largest number of elements of a row that share a scale. The number must divide the row length."""
 
 
 class Int8Linear(nn.Module):
-    """A linear layer whose weight (N, K) is int8, with scales (N, K / group) in the type of what it replaces."""
+    """Linear layer with quantized weights: int8 of shape (N, K), and scales of shape (N, K / group).
+
+    Args:
+        linear: layer to replace. The scales have the type of its weight.
+    """
 
     def __init__(self, linear: nn.Linear) -> None:
         super().__init__()
@@ -216,7 +248,7 @@ class Int8Linear(nn.Module):
         self.bias = linear.bias
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """`x` (..., K) times the weight, in the type of `x`, plus the bias."""
+        """Returns x · weightᵀ + bias for `x` of shape (..., K), in the type of `x`."""
         weight, scale = self.get_buffer("weight"), self.get_buffer("scale")
         rows = weight.float().unflatten(1, (scale.shape[1], -1)) * scale.float().unsqueeze(-1)
         bias = None if self.bias is None else self.bias.float()
@@ -224,7 +256,7 @@ class Int8Linear(nn.Module):
 
 
 def to_int8(model: nn.Module) -> nn.Module:
-    """`model`, changed in place: its linear layers as `Int8Linear`. Embeddings, norms and biases stay."""
+    """Replaces the linear layers of `model` in place by `Int8Linear`, and returns it. Other modules do not change."""
     for name, module in list(model.named_modules()):
         if isinstance(module, nn.Linear):
             model.set_submodule(name, Int8Linear(module))

@@ -1,8 +1,8 @@
-"""The steps of a language model with a cache, reading a prompt and a single token: captured, compiled, and saved.
+"""Capturing and compiling the two steps of a language model with a key-value cache: prefill and decode.
 
-The key-value cache is tensors of a fixed length that go in, and come out with new tokens in them. The position is a
-tensor as well, so one captured program serves every position. Nothing is changed in place: the results of one step are
-arguments of the next, and the graph that PyTorch exports is functional as it is.
+The caches are tensors of a fixed length. A step takes them as arguments, and returns them with the new tokens. The
+position of the tokens is a tensor as well, so that one captured program is valid for all positions. A step is a
+functional program: it changes no argument in place.
 """
 
 from __future__ import annotations
@@ -26,16 +26,20 @@ from ...passes.pass_manager import run_passes
 from ...passes.pipelines import parse_passes
 from ...progress import steps
 from ...target.attribute import stamp
-from ..artifact.programs import ToSave, save
+from ..artifact.programs import ProgramToSave, save
 from ..artifact.safetensors import names_in_checkpoints
 from .models import DEFAULT_CONTEXT, DEFAULT_PREFILL, config_dtype, quiet
 
 
 class FixedCacheLayer(CacheLayerMixin):
-    """Keys and values (batch, heads, length, size) of one layer; new ones are written at `positions`.
+    """Cache of one layer, for transformers.
 
-    `positions` are the places of the new tokens, int64, one after another. A window of attention is left to the mask:
-    the cache is as long as the longest sequence.
+    The cache is as long as the longest sequence. Sliding windows of attention are implemented by the mask.
+
+    Args:
+        keys: keys of shape (batch, heads, length, size).
+        values: values of the same shape.
+        positions: consecutive positions of the new tokens, int64.
     """
 
     is_compileable = True
@@ -49,44 +53,48 @@ class FixedCacheLayer(CacheLayerMixin):
         self.is_initialized = True
 
     def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
-        """Does nothing: the tensors are arguments."""
+        """Does nothing, because the tensors are arguments of the step."""
 
     def update(
         self, key_states: torch.Tensor, value_states: torch.Tensor, *args: object, **kwargs: object
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """The cache with the new keys and values, which it is from now on; the mask hides what is not there yet."""
+        """Writes new keys and values to the cache. Returns all keys and values; the mask excludes unused positions."""
         self.keys = _written(self.keys, key_states, self.positions[0])
         self.values = _written(self.values, value_states, self.positions[0])
         return self.keys, self.values
 
     def get_seq_length(self) -> torch.Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """How many tokens came before, as a tensor, so that it is no constant of the program."""
+        """Returns the number of earlier tokens, as a tensor, so that it is not a constant of the captured program."""
         return self.positions[0]
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
-        """Length and first position of what the queries may look at."""
+        """Returns the length and the first position of the keys that attention reads."""
         return self.keys.shape[2], 0
 
     def get_max_length(self) -> int:
-        """How many tokens fit."""
+        """The number of tokens that the cache holds."""
         return self.keys.shape[2]
 
 
 def _written(cache: torch.Tensor, new: torch.Tensor, start: torch.Tensor) -> torch.Tensor:
-    """`cache` with `new` from position `start` on.
+    """Returns `cache` with `new` at the positions from `start` on.
 
-    Every place of the cache asks which new token belongs there, if any: a kernel that reads, where a scatter would have
-    to search.
+    Each position of the cache selects its new token, if any, or its old value. Unlike a scatter, this is a pointwise
+    kernel with a load of `new`.
     """
     count = new.shape[2]
     offset = torch.arange(cache.shape[2], device=cache.device) - start
     inside = (offset >= 0) & (offset < count)
-    placed = new if count == 1 else new.index_select(2, offset.clamp(0, count - 1))
-    return torch.where(inside[:, None], placed, cache)
+    shifted = new if count == 1 else new.index_select(2, offset.clamp(0, count - 1))
+    return torch.where(inside[:, None], shifted, cache)
 
 
 class Step(nn.Module):
-    """One step of a language model with a cache: tokens, their position and the caches in, logits and caches out."""
+    """Module of one step of a language model with key-value caches.
+
+    Args:
+        model: the language model.
+    """
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
@@ -100,10 +108,19 @@ class Step(nn.Module):
         keys: list[torch.Tensor],
         values: list[torch.Tensor],
     ) -> tuple[torch.Tensor, list[torch.Tensor], list[torch.Tensor]]:
-        """`tokens` (1, S) begin at position `start` (1,); the logits (1, V) are those after token `last` (1,) of them.
+        """Runs the step.
 
-        `keys` and `values` are the caches of the layers; they come back with the new tokens in them. Tokens behind
-        `last` may be anything: what they leave in the caches is overwritten before it is looked at.
+        Tokens after `last` are padding. Later steps overwrite their entries in the caches before attention reads them.
+
+        Args:
+            tokens: tokens, of shape (1, S).
+            start: position of the first token, of shape (1,).
+            last: index of the token whose logits are returned, of shape (1,).
+            keys: key cache of each layer.
+            values: value cache of each layer.
+
+        Returns:
+            The logits of shape (1, V), and the key and value caches with the new tokens.
         """
         positions = start + torch.arange(tokens.shape[1], device=start.device)
         layers = [FixedCacheLayer(k, v, positions) for k, v in zip(keys, values, strict=True)]
@@ -119,18 +136,23 @@ class Step(nn.Module):
 
 @dataclass(frozen=True)
 class CacheShape:
-    """The caches of a model: one shape for each layer, (1, heads, context, size), for keys and for values."""
+    """Shapes of the caches of a model.
+
+    Attributes:
+        shapes: (1, heads, context, size) for each layer; keys and values have the same shape.
+        dtype: type of the elements.
+    """
 
     shapes: tuple[tuple[int, ...], ...]
     dtype: torch.dtype
 
     @property
     def context(self) -> int:
-        """How many tokens fit."""
+        """The number of tokens that the cache holds."""
         return self.shapes[0][2]
 
     def make(self, device: str = "cpu") -> tuple[list[torch.Tensor], list[torch.Tensor]]:
-        """Empty caches: keys and values."""
+        """Returns empty caches: keys and values, one tensor for each layer."""
 
         def zeros() -> list[torch.Tensor]:
             return [torch.zeros(s, dtype=self.dtype, device=device) for s in self.shapes]
@@ -139,7 +161,13 @@ class CacheShape:
 
 
 def cache_shape(config: Any, dtype: torch.dtype, context: int | None = None) -> CacheShape:
-    """The caches that a model needs for `context` tokens."""
+    """Returns the shapes of the caches of a model.
+
+    Args:
+        config: configuration of the model.
+        dtype: type of the caches.
+        context: number of tokens, limited by the model's maximum; default: `DEFAULT_CONTEXT`.
+    """
     text = config.get_text_config() if hasattr(config, "get_text_config") else config
     longest = getattr(text, "max_position_embeddings", None) or DEFAULT_CONTEXT
     context = min(context or DEFAULT_CONTEXT, longest)
@@ -150,21 +178,27 @@ def cache_shape(config: Any, dtype: torch.dtype, context: int | None = None) -> 
 
 @dataclass(frozen=True)
 class ModelPlan:
-    """How a model is compiled: its caches, the tokens of a prefill step, and the size of its vocabulary."""
+    """Sizes with which a model is compiled.
+
+    Attributes:
+        caches: shapes of the caches.
+        length: number of tokens of a prefill step.
+        vocabulary: number of tokens that the model knows.
+    """
 
     caches: CacheShape
     length: int
     vocabulary: int
 
     def written(self) -> dict[str, object]:
-        """The plan as JSON, for `read`."""
+        """Returns the plan as JSON, for `read`."""
         shapes = [list(s) for s in self.caches.shapes]
         dtype = dtype_name(self.caches.dtype)
         return {"shapes": shapes, "dtype": dtype, "length": self.length, "vocabulary": self.vocabulary}
 
     @staticmethod
     def read(value: Any) -> ModelPlan | None:
-        """The plan that was written, None for something else."""
+        """Returns the plan from JSON of `written`, or None for other JSON."""
         try:
             shapes = tuple(tuple(int(n) for n in shape) for shape in value["shapes"])
             caches = CacheShape(shapes, dtype_named(value["dtype"]))
@@ -174,7 +208,13 @@ class ModelPlan:
 
 
 def plan_model(model: nn.Module, context: int | None = None, prefill: int = DEFAULT_PREFILL) -> ModelPlan:
-    """How to compile `model` for `context` tokens in all, and `prefill` tokens of a prompt at a time."""
+    """Returns the plan of a model.
+
+    Args:
+        model: the model.
+        context: number of tokens that the caches hold; default: as `cache_shape`.
+        prefill: number of tokens of a prefill step.
+    """
     config: Any = model.config
     dtype = next((p.dtype for p in model.parameters() if p.is_floating_point()), config_dtype(config))
     caches = cache_shape(config, dtype, context)
@@ -182,8 +222,16 @@ def plan_model(model: nn.Module, context: int | None = None, prefill: int = DEFA
 
 
 def capture_step(model: nn.Module, caches: CacheShape, length: int) -> CapturedProgram:
-    """Captures one step of `model` for `length` tokens at a time: 1 to decode, more to read a prompt. Each cache among
-    its results replaces the one among its arguments. Raises CompileError."""
+    """Captures one step of a model. Each cache that it returns updates the argument of the same cache.
+
+    Args:
+        model: the model.
+        caches: shapes of the caches.
+        length: number of tokens of the step: 1 for decode, more for prefill.
+
+    Raises:
+        CompileError: if the step cannot be captured.
+    """
     if not 0 < length <= caches.context:
         raise CaptureError(f"a step of {length} tokens does not fit a cache of {caches.context}")
     device = next(model.parameters()).device.type
@@ -201,7 +249,14 @@ def capture_step(model: nn.Module, caches: CacheShape, length: int) -> CapturedP
 
 @dataclass
 class CompiledModel:
-    """The steps of a model, `prefill` and `decode` or one of them, on their way down."""
+    """Compiled steps of a model.
+
+    Attributes:
+        model: the model.
+        plan: its sizes.
+        captured: captured program of each step, by its name `prefill` or `decode`.
+        compilations: compilation of each step.
+    """
 
     model: nn.Module
     plan: ModelPlan
@@ -209,10 +264,14 @@ class CompiledModel:
     compilations: dict[str, Compilation]
 
     def save(self, path: str | Path) -> None:
-        """Write the artifact. Parameters without values are left to a checkpoint. Raises ArtifactError."""
+        """Writes an artifact. Parameters without values are bound when it is loaded.
+
+        Raises ArtifactError if the artifact cannot be written.
+        """
         names = {f"model.{n}": same for n, same in names_in_checkpoints(self.model).items()}
         programs = {
-            phase: ToSave(self.captured[phase], compilation, names) for phase, compilation in self.compilations.items()
+            phase: ProgramToSave(self.captured[phase], compilation, names)
+            for phase, compilation in self.compilations.items()
         }
         save(path, programs, {"model": self.plan.written()})
 
@@ -231,8 +290,8 @@ def compile_model(
 
     Args:
         model: the model.
-        context: tokens that the cache holds.
-        prefill: tokens of a prompt that are read in one step.
+        context: number of tokens that the caches hold.
+        prefill: number of tokens of a prefill step.
         phases: the steps, `prefill` and `decode`.
         facts: notes for the texts of the programs.
         prepack_weights: as for `compile`.
@@ -254,14 +313,14 @@ def compile_model(
 
 
 def describe(compiled: CompiledModel) -> list[dict[str, Any]]:
-    """Of every step its kernels and launches, and the launches of every kind of layer."""
+    """Returns statistics of each step: numbers of kernels and launches, launches of each kind of layer, and bytes."""
     from ...backend.host.launch_plan import make_plan
     from ...frontend.profile import kernels_of
 
-    found: list[dict[str, Any]] = []
+    descriptions: list[dict[str, Any]] = []
     for phase, compilation in compiled.compilations.items():
         plan = make_plan(compilation.at("kernel"))
-        found.append(
+        descriptions.append(
             {
                 "phase": phase,
                 "tokens": compiled.plan.length if phase == "prefill" else 1,
@@ -275,11 +334,11 @@ def describe(compiled: CompiledModel) -> list[dict[str, Any]]:
                 "pass_seconds": sum(s for _, s in compilation.seconds),
             }
         )
-    return found
+    return descriptions
 
 
 def launches_of_layers(compilation: Compilation) -> list[int]:
-    """The launches of every kind of repeated part of a program."""
+    """Returns the number of launches of each function of a program except `main`: one for each kind of layer."""
     from xdsl.dialects.func import FuncOp
 
     from ...dialects.kernel import LaunchOp

@@ -1,10 +1,11 @@
-"""Emits one `.cu` or `.cpp` file that needs no Python: the kernels, and a `main()` that fills inputs, runs the program
-and checks it. A `.cpp` file also times itself.
+"""Emitter of standalone programs: one `.cu` or `.cpp` file with the kernels and a `main()` that runs and checks them.
 
-The inputs come from a counter-based generator that exists twice, here and in the file; the values are exact in their
-type. What the results must be is computed while emitting, in float64 on the tensor level: up to 256 values of every
-result are embedded, and a fingerprint of all of them, the sum of the elements times pseudo-random weights, which sees
-an element that is wrong, missing or in another's place. Integers are compared by a hash of all.
+`main()` fills the inputs, runs the program and compares the results. A `.cpp` file also times the program.
+
+The inputs are pseudo-random; the same generator is implemented here and in C++ (`values.h`). Their values are exact in
+their type. The expected results are computed when the file is emitted, in float64 at the tensor level. The file
+contains up to 256 values of each result, and a fingerprint: the sum of all elements times pseudo-random weights, which detects
+elements that are wrong, missing or permuted. Integers are compared by a hash of all elements.
 """
 
 from __future__ import annotations
@@ -29,14 +30,14 @@ from ...frontend.compilation import Compilation
 from ...target.attribute import on_cores, stamp_comment
 
 SAMPLES = 256
-"""Values of a result that the file holds."""
+"""Largest number of values of a result that the file contains."""
 
 _BITS = {row.name: row.fraction for row in DTYPES.values() if row.fraction is not None}
-"""Bits of a random fraction: so many that the type holds it exactly."""
+"""Float type -> number of bits of a random fraction, which the type represents exactly."""
 
 _C_TYPES = {row.name: row.host or row.c for row in DTYPES.values()}
-_STATIC_SHARED_LIMIT = 48 * 1024
-"""Bytes of dynamic shared memory that a kernel may have without asking."""
+_DEFAULT_SHARED_LIMIT_BYTES = 48 * 1024
+"""Shared memory that a block may use without an attribute of its function (CUDA programming guide)."""
 
 
 def emit(compilation: Compilation) -> str:
@@ -50,15 +51,15 @@ def emit_standalone(kernel_module: ModuleOp, tensor_module: ModuleOp, text: str,
     """Returns the standalone program of a printed text.
 
     Args:
-        kernel_module: The program at the kernel level.
-        tensor_module: The same program at the tensor level, which the results are checked against.
-        text: What `print_cuda` made of `kernel_module`, or `print_cpp`.
-        cpu: Whether the text is C++ for the CPU.
+        kernel_module: the program at the kernel level.
+        tensor_module: the same program at the tensor level, for the expected results.
+        text: CUDA or C++ of `kernel_module`.
+        cpu: whether the text is C++ for the CPU.
 
     Raises:
-        ExecutionError: The reference cannot run the program.
-        CompileError: A part of the program is left to PyTorch.
-        UnsupportedError: Sizes are known only at a call.
+        ExecutionError: if the reference cannot run the program.
+        CompileError: if PyTorch computes a part of the program.
+        UnsupportedError: if the program has dynamic sizes.
     """
     plan = make_plan(kernel_module)
     if plan.eager:
@@ -90,20 +91,22 @@ def emit_standalone(kernel_module: ModuleOp, tensor_module: ModuleOp, text: str,
 
 
 def _part(file: str) -> str:
-    """Returns the text of a file of this folder. `tensor_maps.cuh` needs the kernels before it, which define
-    TensorMap."""
+    """Returns the text of a file of this folder. `tensor_maps.cuh` must follow the kernels, which define TensorMap."""
     return (Path(__file__).parent / file).read_text(encoding="utf-8")
 
 
 def random_words(stream: int, count: int) -> np.ndarray:
-    """The first `count` 64-bit words of a stream of the generator (SplitMix64 of a counter)."""
+    """Returns the first `count` 64-bit words of a stream of the random generator (SplitMix64 of a counter)."""
     with np.errstate(over="ignore"):
         x = np.arange(1, count + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
         return mix(x, stream * 0xD1B54A32D192ED03 % (1 << 64))
 
 
 def make_input(buffer: Buffer, stream: int) -> np.ndarray:
-    """The contents of an input: fractions in [-1, 1), integers 0 to 3 (they may be indices), booleans."""
+    """Returns the contents of an input: fractions in [-1, 1), integers 0 to 3 (they may be indices), or booleans.
+
+    `stream` is the number of the stream of the random generator.
+    """
     words = random_words(stream, buffer.elements)
     if buffer.dtype in _BITS:
         values = _fractions(words, _BITS[buffer.dtype]).astype(buffer.numpy_dtype)
@@ -114,13 +117,22 @@ def make_input(buffer: Buffer, stream: int) -> np.ndarray:
 
 
 def _fractions(words: np.ndarray, bits: int) -> np.ndarray:
+    """Returns fractions in [-1, 1) with `bits` bits after the binary point, from random words."""
     half = 1 << bits
     return ((words >> np.uint64(63 - bits)).astype(np.int64) - half).astype(np.float64) / half
 
 
 @dataclass(frozen=True)
 class _Expected:
-    """What a result must be. For floats: values at some places, the tolerance, and the fingerprint of all."""
+    """Expected contents of a result.
+
+    Attributes:
+        values: expected floats at some positions (`sample_step`).
+        tolerance: largest error of a float.
+        fingerprint: sum of all finite floats times pseudo-random weights.
+        not_finite: number of infinities and NaNs.
+        integer_hash: hash of a result of integers, or None for floats.
+    """
 
     values: tuple[float, ...] = ()
     tolerance: float = 0.0
@@ -130,22 +142,32 @@ class _Expected:
 
 
 def _expect(buffer: Buffer, real: np.ndarray, typed: np.ndarray, length: int, factors: float) -> _Expected:
-    """What a result must be where the reference gives `real` in float64 and `typed` in its own type."""
+    """Returns the expected contents of a result.
+
+    Args:
+        buffer: the result.
+        real: result of the reference in float64.
+        typed: result of the reference in the type of the buffer.
+        length: longest reduction of the program, for the tolerance.
+        factors: roundoff of matmul operands, for the tolerance.
+    """
     if buffer.dtype not in _BITS:
         return _Expected(integer_hash=_hash(typed.reshape(-1)))
-    want, first = real.reshape(-1).astype(np.float64), typed.reshape(-1).astype(np.float64)
-    finite = np.isfinite(want) & np.isfinite(first)
-    allowed = tolerance(first, want, buffer.numpy_dtype, length, factors)
-    weights = _fractions(random_words(1 << 20, want.size), 24)
-    kept = np.where(finite, want, 0.0)
-    places = (np.arange(min(want.size, SAMPLES), dtype=np.int64) * sample_step(want.size)) % max(want.size, 1)
-    samples = np.where(finite, want, first)[places]
-    fingerprint = float(np.sum(kept * weights))
-    return _Expected(tuple(samples.tolist()), allowed, fingerprint, int(np.sum(~finite)))
+    expected, typed_values = real.reshape(-1).astype(np.float64), typed.reshape(-1).astype(np.float64)
+    finite = np.isfinite(expected) & np.isfinite(typed_values)
+    tolerated = tolerance(typed_values, expected, buffer.numpy_dtype, length, factors)
+    weights = _fractions(random_words(1 << 20, expected.size), 24)
+    finite_values = np.where(finite, expected, 0.0)
+    positions = (np.arange(min(expected.size, SAMPLES), dtype=np.int64) * sample_step(expected.size)) % max(
+        expected.size, 1
+    )
+    samples = np.where(finite, expected, typed_values)[positions]
+    fingerprint = float(np.sum(finite_values * weights))
+    return _Expected(tuple(samples.tolist()), tolerated, fingerprint, int(np.sum(~finite)))
 
 
 def sample_step(size: int) -> int:
-    """The distance of the embedded values of a result: coprime to its size, so that no place comes twice."""
+    """Returns the distance of embedded values of a result. It is coprime to the size, so positions do not repeat."""
     step = max(size // SAMPLES, 1) | 1 if size > SAMPLES else 1
     while math.gcd(step, size) > 1:
         step += 1
@@ -153,7 +175,7 @@ def sample_step(size: int) -> int:
 
 
 def _hash(values: np.ndarray) -> int:
-    """A hash of integers and their order: the sum of the values times odd pseudo-random weights, modulo 2^64."""
+    """Returns a hash of integers that depends on their order: sum of values times odd random weights, modulo 2^64."""
     with np.errstate(over="ignore"):
         weights = random_words(1 << 20, values.size) | np.uint64(1)
         return int(np.sum(values.astype(np.int64).view(np.uint64) * weights, dtype=np.uint64))
@@ -175,7 +197,7 @@ def _tables(expected: list[_Expected]) -> list[str]:
 
 
 class _Cuda:
-    """Statements of `main()` that launch kernels on a GPU."""
+    """Printer of the parts of `main()` that differ for a GPU."""
 
     first: tuple[str, ...] = ()
     begin: tuple[str, ...] = ()
@@ -183,13 +205,13 @@ class _Cuda:
     last: tuple[str, ...] = ()
 
     def launch(self, launch: Launch, places: list[str]) -> list[str]:
-        """Returns the statements of a launch on the buffers at `places`."""
+        """Returns the C++ statements of a launch. `places` are the C++ names of its buffers."""
         grid, threads = (", ".join(map(str, sizes)) for sizes in (launch.blocks, launch.threads))
         encoded = enumerate(launch.maps)
         lines = [f"    const TensorMap map{n} = {_tensor_map(encoding(m), places[m.argument])};" for n, m in encoded]
         arguments = [f"&{p}" for p in places] + [f"(void*)&map{n}" for n in range(len(launch.maps))]
         lines.append(f"    void* arguments[] = {{{', '.join(arguments)}}};")
-        if launch.shared > _STATIC_SHARED_LIMIT:
+        if launch.shared > _DEFAULT_SHARED_LIMIT_BYTES:
             attribute = "cudaFuncAttributeMaxDynamicSharedMemorySize"
             lines.append(f"    must(cudaFuncSetAttribute({launch.kernel}, {attribute}, {launch.shared}));")
         call = f"cudaLaunchKernel({launch.kernel}, dim3({grid}), dim3({threads}), arguments, {launch.shared}, 0)"
@@ -197,7 +219,7 @@ class _Cuda:
 
 
 class _Cpu:
-    """Statements of `main()` that run kernels on the CPU, as the runtime does: a small one on a single core."""
+    """Printer of the parts of `main()` that differ for a CPU. Small launches run on one core, as in the runtime."""
 
     first = ("  using namespace host;", '  char message[200] = "";')
     begin = ("  const auto run = [&] {",)
@@ -212,7 +234,7 @@ class _Cpu:
         self._kernels = CpuPlan.of(module).kernels
 
     def launch(self, launch: Launch, places: list[str]) -> list[str]:
-        """Returns the statements of a launch on the buffers at `places`."""
+        """Returns the C++ statements of a launch. `places` are the C++ names of its buffers."""
         blocks = math.prod(launch.blocks)
         threads = "omp_get_max_threads()" if self._kernels[launch.kernel].is_shared(blocks) else "1"
         sizes = ", ".join(map(str, launch.values)) or "0"
@@ -269,8 +291,8 @@ def _check(i: int, b: Buffer, e: _Expected) -> str:
     if e.integer_hash is not None:
         return f"  good &= check_integers(out{i}, {b.elements}, {e.integer_hash}ull, {i});"
     values: list[Any] = [f"want{i}" if e.values else "nullptr", len(e.values), sample_step(b.elements), e.tolerance]
-    rest = ", ".join(map(str, [*values, _number(e.fingerprint), e.not_finite]))
-    return f"  good &= check_floats(out{i}, {b.elements}, {rest}, {i});"
+    arguments = ", ".join(map(str, [*values, _number(e.fingerprint), e.not_finite]))
+    return f"  good &= check_floats(out{i}, {b.elements}, {arguments}, {i});"
 
 
 _FOR_CUDA = """\

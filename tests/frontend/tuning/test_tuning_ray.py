@@ -88,7 +88,7 @@ with RayWorkers("local", count=3, make=Make(["machine", "machine", "other"], end
     assert found("together.db", workers.evaluator(task)) == alone
     assert Path(FOLDER, "ended1").exists() and len(workers.machines) == 2
     Path(FOLDER, "ended1").unlink()
-    ray_workers.LOSSES = 1  # a candidate that ends whoever measures it
+    ray_workers.MAX_LOSSES = 1  # a candidate that ends whoever measures it
     third = space_of(task).ranked()[3]
     (trial,) = workers.evaluator(task).measure([third])
     assert trial.seconds is None and trial.failure.startswith("killed"), trial
