@@ -4,8 +4,8 @@
 
 The inputs are pseudo-random; the same generator is implemented here and in C++ (`values.h`). Their values are exact in
 their type. The expected results are computed when the file is emitted, in float64 at the tensor level. The file
-contains up to 256 values of each result, and a fingerprint: the sum of all elements times pseudo-random weights, which detects
-elements that are wrong, missing or permuted. Integers are compared by a hash of all elements.
+contains up to 256 values of each result, and a fingerprint: the sum of all elements times pseudo-random weights. It
+detects elements that are wrong, missing or permuted. Integers are compared by a hash of all elements.
 """
 
 from __future__ import annotations
