@@ -33,24 +33,27 @@ from ..interpreter.running import Eager, call_eager
 from .build import build_library, build_standalone, kernel_bounds, runtime_library, source_name
 
 ACCESS_LIMIT = 4_000_000_000
-"""Memory accesses after which a launch is stopped: about a minute."""
+"""Number of memory accesses after which a launch is stopped: about a minute."""
 
 _FLOAT_ATOMICS = re.compile(r"void atomic_(add|mul)\((float|double)\*")
-"""Helpers whose rounding depends on the order of threads."""
+"""Regular expression of helpers for atomics whose rounding depends on the order of threads."""
 
 ROUNDING = 2.0**-6
-"""Tolerance of results that depend on the order of threads, relative to the largest: one or two steps of bf16."""
+"""Tolerance of results that depend on the order of threads, relative to the largest value.
+
+It is one or two units in the last place of bf16.
+"""
 
 _LOCK = threading.Lock()
-"""Lock of the runtime, which has one device."""
+"""Lock of the C++ runtime, which emulates one device, so that one launch runs at a time."""
 
 
 @dataclass(frozen=True)
 class Report:
-    """Error of a kernel.
+    """Error that the emulator found in a kernel.
 
     Attributes:
-        kind: one of these kinds.
+        kind: kind of the error.
             Memory: race, uninitialised, out-of-bounds, misaligned, unwritten.
             Threads: divergent barrier, divergent shuffle, shuffle, divergent (only some threads of a warpgroup act),
             deadlock, schedule (a result depends on the seed).
@@ -59,7 +62,7 @@ class Report:
             Others: arithmetic, trap, assertion (`payload.assert`), too long, internal (an error of the emulator).
         text: description.
         kernel: name of the kernel.
-        block, thread: numbers of the block and thread.
+        block, thread: indices of the block and thread.
         line: line of the CUDA text, or 0.
         source: text of the line.
         other_block, other_thread, other_line: second access of a race.
@@ -132,7 +135,7 @@ class EmulatedModule:
 
 
 class EmulatedProgram:
-    """Printed program with its plan, which runs on the host."""
+    """Printed CUDA program, compiled for the host, with its launch plan."""
 
     def __init__(
         self, source: str, plan: LaunchPlan, module: EmulatedModule | None = None, eager: Eager | None = None
@@ -263,7 +266,7 @@ class _Library:
             module: the program.
             launch: the launch.
             buffers: buffers of the plan.
-            ids: number of each buffer in the runtime.
+            ids: number of each buffer in the C++ runtime.
             seed: order of threads.
         """
         count = len(launch.buffers)
@@ -290,13 +293,13 @@ class _Library:
         return not stopped
 
     def call(self, step: EagerStep, eager: Eager, buffers: Sequence[Buffer], ids: list[int]) -> None:
-        """Lets PyTorch compute a step. Its results replace the buffers in `ids`.
+        """Runs a step that PyTorch computes. New buffers with its results replace those in `ids`.
 
         Args:
             step: the step.
             eager: functions by name.
             buffers: buffers of the plan.
-            ids: number of each buffer in the runtime.
+            ids: number of each buffer in the C++ runtime.
         """
         arrays = [self.read(ids[i], buffers[i]) for i in step.inputs]
         types = [(buffers[i].numpy_dtype, static(buffers[i].shape)) for i in step.outputs]

@@ -1,6 +1,7 @@
-"""Translates printed CUDA for the host compiler, and builds cached shared objects.
+"""Translation of printed CUDA for the host compiler, and compilation to cached shared objects.
 
-`device.h` defines the words of CUDA. The text changes in four places, and keeps its line numbers:
+`device.h` defines the keywords and functions of CUDA as C++.
+The text changes in four places, and keeps its line numbers:
 
 - Helpers with inline assembly are replaced by their host text.
 - `extern __shared__` becomes a pointer to the memory of the block.
@@ -42,8 +43,8 @@ class Bounds:
     """Launch bounds of a kernel.
 
     Attributes:
-        cluster: blocks of a cluster.
-        registers: registers of a thread at the launch, or 0 if the compiler chooses them.
+        cluster: number of blocks of a cluster.
+        registers: registers per thread at the launch, or 0 if the compiler chooses the number.
     """
 
     cluster: int
@@ -105,7 +106,10 @@ def _shared(memory: re.Match[str]) -> str:
 
 
 def translation_unit(sources: Sequence[str]) -> str:
-    """Returns a text of all programs, in namespaces, with a function `emu_<number>_<name>` for each kernel."""
+    """Returns one C++ text of several programs, each in its own namespace.
+
+    The text has a function `emu_<program>_<kernel>` for each kernel.
+    """
     parts = ['#include "device.h"']
     for number, source in enumerate(sources):
         parts += [f"namespace source{number} {{", f'#line 1 "{source_name(number)}"', host_text(source), "}"]

@@ -10,7 +10,12 @@ from ...dialects.kernel import aligned
 
 @dataclass(frozen=True)
 class Lifetime:
-    """Lifetime of a buffer: `bytes`, used from step `first` to step `last`."""
+    """Lifetime and size of a buffer.
+
+    Attributes:
+        first, last: first and last step that use it.
+        bytes: size.
+    """
 
     first: int
     last: int

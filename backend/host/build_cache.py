@@ -1,4 +1,4 @@
-"""Cache of compiled files. They are code, so their folders must be writable by the user alone."""
+"""Cache of compiled files on disk. The files are code, so their folders must be writable only by the user."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ from ...errors import ExecutionError
 from ...target.host import user_folder
 
 SEAL = hashlib.sha256().digest_size
-"""Bytes of the SHA-256 at the end of a cached file. Loaders of machine code ignore them."""
+"""Bytes of the SHA-256 at the end of a cached file, by which damage is detected. Loaders of code ignore these bytes."""
 
 LIMIT = 4 << 30
 """Largest size of all caches of the user, in bytes. Above it the least recently used files are removed, until a quarter
 is free."""
 
 IN_USE = 600
-"""Seconds after its last use in which a file is not removed: a process may be about to load it."""
+"""Time in seconds since its last use before a file may be removed, because a process may be about to load it."""
 
 ABANDONED = 3600
-"""Age in seconds at which a scratch folder belongs to a killed process."""
+"""Age in seconds of scratch folders that are removed. An older one must belong to a killed process."""
 
 
 class CacheWarning(UserWarning):
-    """The cache cannot be written, or a cached file was damaged."""
+    """Warning that the cache cannot be written, or that a cached file was damaged."""
 
 
 def cache_folder(kind: str, root: Path | None = None) -> Path:
@@ -41,7 +41,7 @@ def cache_folder(kind: str, root: Path | None = None) -> Path:
 
     Args:
         kind: name of the folder.
-        root: folder of all kinds; default: `$XDG_CACHE_HOME/deplodock`.
+        root: folder that contains the folders of all kinds; default: `$XDG_CACHE_HOME/deplodock`.
 
     Raises:
         ExecutionError: if the folder belongs to another user, or if others have any access to it.
@@ -125,7 +125,7 @@ def clean(root: Path, limit: int | None = None) -> None:
     Several processes may clean at the same time.
 
     Args:
-        root: folder of all kinds.
+        root: folder that contains the folders of all kinds.
         limit: largest size in bytes; default: `LIMIT`.
     """
     limit, now = LIMIT if limit is None else limit, time.time()

@@ -1,8 +1,8 @@
-"""Calls of a program on a GPU or the CPU: results, steps that PyTorch computes, and calls without Python.
+"""Parts of calls that the CPU and GPU runtimes share: results, steps of PyTorch, and the module for fast calls.
 
-Calls without Python need the extension module `calls.cpp`, which is built once for a version of Python and PyTorch. It
-reads the tensor of a Python object in memory. Without the module every call goes through Python, which takes some
-microseconds more.
+The extension module `calls.cpp` makes a call that is similar to an earlier one without Python code, which saves some
+microseconds. It is built once for a version of Python and PyTorch. It reads the C++ tensor of a Python object directly
+from memory.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def load_extension() -> ModuleType:
 
 
 KEPT_PLANS = 256
-"""Largest number of plans of a program, one for each set of shapes."""
+"""Largest number of cached plans of a program, one for each set of shapes."""
 
 Key = tuple[tuple[Any, Any], ...]
 """Shapes and types of the arguments of a call."""
@@ -108,7 +108,7 @@ def compute_eagerly(
     scratch: Any,
     torch: Any,
 ) -> None:
-    """Lets PyTorch compute a step.
+    """Runs a step that PyTorch computes.
 
     Args:
         step: the step.

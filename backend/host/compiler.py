@@ -1,4 +1,4 @@
-"""The C++ compilers of this machine."""
+"""Search for a C++ compiler on the local machine, and calls of it."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from pathlib import Path
 from ...errors import ExecutionError
 
 GNU, CLANG = "Free Software Foundation", "clang"
-"""Texts in the versions of g++ and clang."""
+"""Texts by which the outputs of `g++ --version` and `clang --version` are recognised."""
 
 OPENMP = {GNU: "", CLANG: "-fopenmp"}
-"""Compiler -> option that needs an installed library. g++ includes OpenMP."""
+"""Compiler -> option for OpenMP whose library may be missing. g++ always has OpenMP, so it needs no test."""
 
 
 def find_compiler(names: Sequence[str], makers: Mapping[str, str]) -> str | None:
@@ -23,7 +23,7 @@ def find_compiler(names: Sequence[str], makers: Mapping[str, str]) -> str | None
 
     Args:
         names: names to try after the environment variable CXX.
-        makers: text in the version of a compiler -> option with which it must link.
+        makers: text in the version of a supported compiler -> option with which it must be able to link.
     """
     for name in (os.environ.get("CXX", ""), *names):
         path = shutil.which(name) if name else None

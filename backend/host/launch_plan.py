@@ -1,4 +1,6 @@
-"""Launch plan: the host program as plain data. It has the buffers and the steps of a program in order.
+"""Launch plan: the host program as plain data, with the buffers and the steps of a program in order.
+
+A step is a kernel launch, or a function that PyTorch computes.
 
 `@main` at the kernel level takes inputs and then results as memrefs. The emulator, the runtimes, standalone programs
 and statistics use the plan instead of the IR. Scratch buffers are in one allocation, the arena. Buffers whose lifetimes
@@ -32,8 +34,8 @@ from ..cpp.writer import index_type
 from ..dtypes import DTYPES, dtype_of
 from .arena import Lifetime, place
 
-MOST_BLOCKS = 2**31 - 1
-"""Largest number of blocks of a grid along its first extent."""
+MAX_BLOCKS = 2**31 - 1
+"""Largest first extent of a grid, in blocks (CUDA programming guide)."""
 
 
 @dataclass(frozen=True)
@@ -43,8 +45,8 @@ class Buffer:
     Attributes:
         name: name in messages.
         shape: extents, which may be dynamic.
-        dtype: element type in the IR (`f32`, `bf16`, `i1` with one byte).
-        first, last: first and last step that use it, or -1.
+        dtype: element type in the IR, such as `f32` or `i1`, which takes one byte.
+        first, last: numbers of the first and last step that use it, or -1 if no step uses it.
         offset: start of a scratch buffer in the arena, in bytes.
         written: whether a step writes it.
         constant: whether its contents are the same in every call.
@@ -82,7 +84,7 @@ class TensorMap:
     """Descriptor of TMA tiles: a `kernel.tensor_map`.
 
     Attributes:
-        argument: number of the argument of the kernel that holds the tensor.
+        argument: number of the kernel argument that is the tensor.
         shape: extents of the tensor.
         dtype: element type.
         box: extents of a TMA tile.
@@ -134,12 +136,12 @@ class Launch:
 
     @property
     def blocks(self) -> tuple[int, ...]:
-        """Extents of the grid. Raises ExtentError for dynamic extents."""
+        """Extents of the grid in blocks. Raises ExtentError for dynamic extents."""
         return static(n if isinstance(n, int) else n.symbol for n in self.grid)
 
     @property
     def values(self) -> tuple[int, ...]:
-        """Sizes that the kernel takes. Raises ExtentError for dynamic sizes."""
+        """Integer arguments of the kernel. Raises ExtentError for dynamic sizes."""
         return static(self.sizes)
 
 
@@ -191,12 +193,12 @@ class LaunchPlan:
 
     @property
     def constant_launches(self) -> tuple[Launch, ...]:
-        """Launches whose results are the same in every call."""
+        """Launches whose results are the same in every call, because they only depend on constants."""
         return tuple(s for s in self.launches if s.constant)
 
     @property
     def call_steps(self) -> tuple[Launch | EagerStep, ...]:
-        """Steps of a call that reuses the results of constant launches."""
+        """Steps of a call after the first one: all except constant launches, whose results are reused."""
         return tuple(s for s in self.steps if isinstance(s, EagerStep) or not s.constant)
 
     def at(self, shapes: Sequence[Sequence[int]]) -> LaunchPlan:
@@ -221,12 +223,12 @@ class LaunchPlan:
 
     @property
     def call_bytes(self) -> int:
-        """Bytes of the arena without constant buffers."""
+        """Bytes of the arena except its constant buffers: the scratch memory of one call."""
         return self.arena_bytes - self.constant_bytes
 
     @property
     def peak_bytes(self) -> int:
-        """Bytes of a call in addition to its arguments and constants. Raises ExtentError for dynamic sizes."""
+        """Bytes that a call allocates: scratch memory and results. Raises ExtentError for dynamic sizes."""
         if self.program is not None:
             raise ExtentError("the memory of a call depends on dynamic sizes; use LaunchPlan.at")
         places = dict(self.in_place)
@@ -234,7 +236,10 @@ class LaunchPlan:
         return self.call_bytes + sum(b.bytes for i, b in results if i not in places)
 
     def with_inputs(self, count: int) -> LaunchPlan:
-        """Returns the plan with the first `count` arguments as inputs. Raises ExecutionError if a kernel writes one."""
+        """Returns the plan in which the first `count` arguments are inputs, and the others results.
+
+        Raises ExecutionError if a kernel writes an input.
+        """
         if count > self.arguments:
             raise ExecutionError(f"{count} arguments for a program that takes {self.inputs}")
         results, changed = dict(self.in_place), {argument for _, argument in self.in_place}
@@ -284,7 +289,13 @@ def make_plan(module: ModuleOp) -> LaunchPlan:
 
 @dataclass(frozen=True)
 class _Kernel:
-    """Kernel with the numbers of the arguments that it writes, and its launch without grid and buffers."""
+    """Kernel, with the data that all of its launches share.
+
+    Attributes:
+        func: the kernel.
+        written: numbers of the arguments that it writes.
+        launch: launch without grid and buffers.
+    """
 
     func: kernel.FuncOp
     written: frozenset[int]
@@ -313,7 +324,7 @@ class _Program:
         self.kernels = {op.sym_name.data: _Kernel.of(op, names[op.sym_name.data]) for op in kernels}
 
     def plan(self, sizes: Sizes | None) -> LaunchPlan:
-        """Returns the plan for sizes, or, without sizes, the plan with dynamic sizes."""
+        """Returns the plan for the values of symbolic sizes, or the plan with dynamic sizes if `sizes` is None."""
         host = _Host(self, sizes)
         for arg in self.main.body.block.args:
             host.new_buffer(arg)
@@ -343,7 +354,7 @@ class _Part:
 
 
 class _Host:
-    """Interprets `@main` without running kernels. Records allocations and launches."""
+    """Interpreter of `@main` that records allocations and launches, and runs no kernels."""
 
     def __init__(self, program: _Program, sizes: Sizes | None) -> None:
         self.kernels, self.functions, self.sizes = program.kernels, program.functions, sizes
@@ -365,7 +376,7 @@ class _Host:
         self.buffers.append(Buffer(self._name(value.name_hint), shape, dtype_of(value.type).name))
 
     def run(self, ops: Iterable[Operation]) -> None:
-        """Executes operations of the host."""
+        """Interprets host operations, and records their effects in the plan."""
         for op in ops:
             if isinstance(op, kernel.AllocOp):
                 self.new_buffer(op.result)
@@ -414,8 +425,8 @@ class _Host:
         launch = replace(callee.launch, grid=callee.func.grid_shape, buffers=buffers, constant=constant)
         if self.sizes is not None:
             blocks = math.prod(map(self.sizes.count, launch.grid))
-            if blocks > MOST_BLOCKS:
-                reason = f"a grid of {blocks} blocks; at most {MOST_BLOCKS} are possible"
+            if blocks > MAX_BLOCKS:
+                reason = f"a grid of {blocks} blocks; at most {MAX_BLOCKS} are possible"
                 raise ExecutionError(reason, operator=launch.kernel)
             if not blocks:
                 return

@@ -1,4 +1,7 @@
-"""Timing: statistics of samples, sampling of several arms in turns, and spans of the steps of a call."""
+"""Timing of calls: sampling, statistics of samples, and times of the steps of a call.
+
+An arm is one of several calls that are compared. Arms are sampled alternately.
+"""
 
 from __future__ import annotations
 
@@ -12,18 +15,18 @@ from typing import Any, TypeVar
 SampleT = TypeVar("SampleT")
 
 Arms = Mapping[str, Callable[[], object]]
-"""Compared calls by name."""
+"""The compared calls, by name."""
 
-LEAST = 0.02
-"""Shortest sample in seconds. Shorter calls are repeated."""
+MIN_SAMPLE_SECONDS = 0.02
+"""Shortest duration of a sample. Shorter calls are repeated within the sample."""
 
-MOST = 31
-"""Largest number of samples of one arm, a compared program."""
+MAX_SAMPLES = 31
+"""Largest number of samples of an arm."""
 
 
 @dataclass(frozen=True)
 class Timing:
-    """Time in seconds of one arm: one of the programs that are compared.
+    """Time of an arm, in seconds.
 
     Attributes:
         median, p20, p80: median, 20th and 80th percentile.
@@ -87,27 +90,27 @@ def in_turns(samplers: Mapping[str, Callable[[], SampleT]], rounds: int) -> dict
 
 
 def by_clock(arms: Arms, seconds: float = 2.0, least: int = 7) -> dict[str, Timing]:
-    """Times calls of several arms by the clock of the host. First calls, which compile, are not counted.
+    """Returns the host time of several arms. Their first calls, which compile, are not counted.
 
     Args:
         arms: calls by name.
         seconds: time of all samples.
-        least: least number of samples.
+        least: smallest number of samples of an arm.
     """
     for arm in arms.values():
         arm()
     once = {name: min(_seconds(arm, 1) for _ in range(3 if least > 1 else 1)) for name, arm in arms.items()}
-    repeats = {name: max(1, int(LEAST / time)) for name, time in once.items()}
+    repeats = {name: max(1, int(MIN_SAMPLE_SECONDS / time)) for name, time in once.items()}
     rounds = int(seconds / sum(once[name] * repeats[name] for name in arms))
     samplers = {name: partial(_seconds, arm, repeats[name]) for name, arm in arms.items()}
-    samples = in_turns(samplers, max(least, min(MOST, rounds)))
+    samples = in_turns(samplers, max(least, min(MAX_SAMPLES, rounds)))
     return {name: Timing.of(s) for name, s in samples.items()}
 
 
 def _seconds(call: Callable[[], object], times: int) -> float:
-    """Returns the mean seconds of up to `times` calls. It stops when the calls have taken `LEAST`."""
+    """Returns the mean seconds of up to `times` calls. It stops when the calls have taken `MIN_SAMPLE_SECONDS`."""
     some, done, taken = max(1, times // 16), 0, 0.0
-    while done < times and taken < LEAST:
+    while done < times and taken < MIN_SAMPLE_SECONDS:
         taken += timeit(call, number=some)
         done += some
     return taken / done

@@ -1,6 +1,7 @@
-"""SIMT simulator of the kernel level. The threads of a block are one axis of arrays.
+"""Executor `simulator`: runs programs at the kernel level on the CPU. The threads of a block are one axis of arrays.
 
-It runs a program in any scalar domain. It reports errors with the responsible op: reads of unwritten memory; accesses
+It computes in any scalar domain (floats, or the exact domain).
+It reports errors with the responsible op: reads of unwritten memory; accesses
 that are out of bounds or misaligned; barriers that some threads do not reach; different values that two threads write
 to one element; results that are never written. It counts bank conflicts, sectors, bytes and operations. Data races are
 checked by the emulator, because the threads of the simulator run in lockstep.
@@ -46,7 +47,7 @@ from .report import Finding, KernelCounts, Report
 Values: TypeAlias = tuple[Any, ...]
 Ready: TypeAlias = Callable[[], bool]
 Steps: TypeAlias = Generator[Ready, None, Values]
-"""Coroutine of a program. It yields the condition under which it can continue, and returns values."""
+"""Coroutine that executes IR for some threads. It yields conditions under which it can continue, and returns values."""
 
 _FLOPS = (frozenset(UNARY) | frozenset(BINARY)) - {"arith.negf", "math.absf", "math.copysign"}
 
@@ -66,7 +67,7 @@ ASYNCHRONOUS = (
 
 @dataclass
 class Launcher:
-    """Runs launches one after the other.
+    """Executor of the launches of a program, one after the other.
 
     Attributes:
         position: op that is running.
@@ -131,7 +132,7 @@ class Launcher:
         return ()
 
     def _turns(self, programs: list[tuple[Array, Steps]]) -> Steps:
-        """Runs coroutines, each with its threads, until all have ended. It yields if none of them can continue."""
+        """Runs several coroutines alternately, until all have ended. Yields if none of them can continue."""
         waiting: list[tuple[Array, Steps, Ready]] = [(active, steps, lambda: True) for active, steps in programs]
         while waiting:
             turn = next((i for i, (_, _, ready) in enumerate(waiting) if ready()), None)
@@ -232,7 +233,7 @@ class Launcher:
         return self._until(lambda: all(b.phase % 2 != awaited for b in mbarriers), op, text)
 
     def _cluster_barrier(self, op: kernel.ClusterBarrierOp, scope: dict[SSAValue, Any]) -> Steps:
-        """Lets the block, or a partition of its warps, wait for the other threads of its cluster."""
+        """Executes `kernel.cluster_barrier`: a block, or a partition of its warps, waits for its cluster."""
         machine, before = self.machine, self.machine.cluster_phase
         if partition_of(op) is None:
             machine.barrier_of_block(op)
@@ -281,7 +282,7 @@ def batch_size(function: kernel.FuncOp) -> int:
 
 
 def place_shared(machine: Machine, function: kernel.FuncOp) -> None:
-    """Makes the shared buffers of a kernel: at their offsets, or consecutively if they have none yet."""
+    """Allocates the shared buffers of a kernel: at their offsets, or consecutively if they have none yet."""
     ops = [op for op in function.walk() if isinstance(op, kernel.SharedOp)]
     sizes = [memory_bytes(op.result.type) for op in ops]
     ends = [op.offset.data + size for op, size in zip(ops, sizes, strict=True) if op.offset is not None]
@@ -390,7 +391,7 @@ def simulate(
 
 
 def _run_eager(step: EagerStep, memory: Sequence[GlobalBuffer], domain: TypedDomain, eager: Eager) -> None:
-    """Lets PyTorch compute a step.
+    """Runs a step that PyTorch computes.
 
     Args:
         step: the step.

@@ -1,6 +1,6 @@
 """State of a running kernel: the threads of some blocks, the active threads, and their accesses to memory.
 
-Asynchronous operations are completed when they are issued. An mbarrier has its counts.
+Asynchronous operations are completed when they are issued. For an mbarrier, arrivals and bytes are counted.
 """
 
 from __future__ import annotations
@@ -22,7 +22,9 @@ MAX_WIDTH = 16
 """Widest access of a thread in bytes."""
 
 
-Mover = kernel.LoadOp | kernel.StoreOp | kernel.AtomicRmwOp | kernel.LdMatrixOp | kernel.StMatrixOp | kernel.CopyAsyncOp
+MemoryOp = (
+    kernel.LoadOp | kernel.StoreOp | kernel.AtomicRmwOp | kernel.LdMatrixOp | kernel.StMatrixOp | kernel.CopyAsyncOp
+)
 """Operations that access memory."""
 
 Scope: TypeAlias = Mapping[SSAValue, Any]
@@ -47,7 +49,7 @@ class Access:
     """Load or store of all threads, as arrays [blocks, threads, registers].
 
     Attributes:
-        place: flat element number.
+        place: index of each element in its buffer, flat.
         mask: true if the access happens and is legal.
     """
 
@@ -55,12 +57,12 @@ class Access:
     mask: Array
 
     def selected(self) -> tuple[Array, Array, Array]:
-        """Returns block, thread and element of the accesses that happen, flat."""
+        """Returns block, thread and element index of all accesses that happen, each as a flat array."""
         block, thread, _ = np.nonzero(self.mask)
         return block, thread, self.place[self.mask]
 
     def spread(self, flags: Array) -> Array:
-        """Returns flags of the accesses that happen as [block, thread, register]."""
+        """Returns an array [block, thread, register] with `flags` at the accesses that happen, and false elsewhere."""
         where = np.zeros(self.mask.shape, np.bool_)
         where[self.mask] = flags
         return where
@@ -71,7 +73,7 @@ class Barrier:
     """State of an mbarrier.
 
     Attributes:
-        arrivals: arrivals of a phase.
+        arrivals: number of arrivals that complete a phase.
         missing: missing arrivals of the current phase.
         bytes: missing bytes of the current phase.
         phase: number of the phase.
@@ -138,14 +140,14 @@ class Machine:
 
     @property
     def rows(self) -> Array:
-        """[block, thread] -> row of its block in shared buffers."""
+        """Row of each thread's block in shared buffers, as [block, thread]."""
         if self.cluster == 1:
             return np.broadcast_to(np.arange(len(self.numbers))[:, None], self.active.shape)
         return np.arange(self.threads)[None, :] // self.block_threads
 
     @property
     def grid_threads(self) -> Array:
-        """[block, thread] -> number of the thread in the grid."""
+        """Index of each thread in the grid, as [block, thread]."""
         return self.numbers[:, None] * self.block_threads + np.arange(self.threads)
 
     def everywhere(self, value: Array) -> Array:
@@ -201,7 +203,7 @@ class Machine:
         self.find(kind, op, ranked(np.arange(self.threads) == thread, 2), f"{{who}}{text}")
 
     def barrier_of_block(self, op: Operation) -> None:
-        """Reports threads that do not reach a barrier of their block."""
+        """Reports threads that do not reach the barrier `op` of their block."""
         active = self.active.reshape(-1, self.block_threads)
         arrive, all_arrive = np.asarray(active.any(axis=1)), np.asarray(active.all(axis=1))
         missing = (~active & (arrive & ~all_arrive)[:, None]).reshape(self.active.shape)
@@ -244,7 +246,10 @@ class Machine:
         return [b for b in states if b is not None]
 
     def meet(self, arrived: Array | None = None, ended: int | None = None) -> None:
-        """Counts threads at the barrier of the cluster, or an ended block, for which the barrier does not wait."""
+        """Records threads that arrive at the barrier of the cluster, or a block that has ended.
+
+        The barrier does not wait for ended blocks.
+        """
         if arrived is not None:
             self.arrived = self.arrived | arrived
         if ended is not None:
@@ -263,7 +268,7 @@ class Machine:
 
     def locate(
         self,
-        op: Mover,
+        op: MemoryOp,
         buffer: GlobalBuffer | SharedBuffer,
         coordinates: Sequence[Array],
         checks: Sequence[Array] = (),
@@ -286,7 +291,7 @@ class Machine:
         return self.inside(op, buffer, mask, places)
 
     def inside(
-        self, op: Mover, buffer: GlobalBuffer | SharedBuffer, mask: Array, coordinates: Sequence[Array]
+        self, op: MemoryOp, buffer: GlobalBuffer | SharedBuffer, mask: Array, coordinates: Sequence[Array]
     ) -> Access:
         """Returns the accesses at coordinates. Reports and skips accesses that are out of bounds.
 
@@ -323,7 +328,7 @@ class Machine:
         value = value if value.ndim == 3 else ranked(value, 2)[:, :, None]
         return value ^ offsets if xor else value + offsets
 
-    def measure(self, op: Mover, access: Access, buffer: GlobalBuffer | SharedBuffer) -> None:
+    def measure(self, op: MemoryOp, access: Access, buffer: GlobalBuffer | SharedBuffer) -> None:
         """Reports misaligned accesses, and counts their cost.
 
         Bytes of global memory are counted for all blocks, sectors and wavefronts for the first block.

@@ -1,4 +1,4 @@
-"""Memory of a simulated launch: buffers, the elements that were written, and the cost of accesses.
+"""Memory of a simulated launch: buffers, which of their elements are written, and the cost of accesses.
 
 The cost is the number of wavefronts of shared memory, and of sectors of global memory.
 """
