@@ -1,5 +1,8 @@
-"""Which tiles of a kernel have one layout, because the payload and loops tie them together; and what layout they would
-like: by the memory they are loaded from or stored to, or by their contractions."""
+"""Classes of tiles that must have the same layout, and the layouts that their accesses and dots prefer.
+
+The payload and loops tie tiles together: operands and result of an addition have one layout. Such tiles form a
+`TileClass`. A class is then laid out by the memory that it is loaded from or stored to, or by its dots.
+"""
 
 from __future__ import annotations
 
@@ -39,8 +42,13 @@ def is_tile(value: SSAValue) -> bool:
 
 @dataclass(frozen=True)
 class Link:
-    """`op` reduces the tile `high` along `dims` to `low`, repeats `low` along them as `high`, or scans `high` along
-    them from `low`."""
+    """Relation between two tiles of different rank, through a reduction, broadcast or scan.
+
+    op    the operation
+    low   tile without the dimensions: result of a reduction, source of a broadcast, initial value of a scan
+    high  tile with the dimensions
+    dims  the dimensions of `high`
+    """
 
     op: tile.ReduceOp | tile.BroadcastOp | tile.ScanOp
     low: SSAValue
@@ -50,7 +58,14 @@ class Link:
 
 @dataclass
 class TileClass:
-    """Tiles that have the same layout, in the order in which they appear."""
+    """Tiles that must have the same layout.
+
+    members   the tiles, in the order of the IR
+    accesses  loads and stores of the tiles
+    dots      dots whose accumulator is a member
+    reduced   dimensions that some reduction reduces
+    scanned   dimension that a scan runs along, or None
+    """
 
     members: list[SSAValue] = field(default_factory=list[SSAValue])
     accesses: list[Access] = field(default_factory=list[Access])
@@ -64,7 +79,7 @@ class TileClass:
 
 
 class Classes:
-    """The classes of all tiles of a kernel and the links between them."""
+    """Classes of all tiles of a kernel. `links`: relations between tiles of different classes."""
 
     def __init__(self, kernel: tile.KernelOp) -> None:
         ops = list(kernel.body.walk())
@@ -82,7 +97,7 @@ class Classes:
             self._describe(op)
 
     def _describe(self, op: Operation) -> None:
-        """Notes what `op` means for the class of its tile."""
+        """Records accesses, dots and links of an operation."""
         if isinstance(op, Access) and is_tile(accessed_tile(op)):
             self.of(accessed_tile(op)).accesses.append(op)
         elif isinstance(op, tile.DotOp):
@@ -106,17 +121,18 @@ class Classes:
         return iter(self._classes.values())
 
     def of(self, value: SSAValue) -> TileClass:
+        """Returns the class of a tile."""
         return self._classes[self._sets.find(value)]
 
     def replace(self, old: SSAValue, new: SSAValue) -> None:
-        """Let `new`, which has its layout already, stand for `old`, which is about to go away."""
+        """Replaces the member `old` of a class by `new`, which has its layout already."""
         members = self.of(old).members
         members[members.index(old)] = new
 
 
 @singledispatch
 def tied(op: Operation) -> Iterable[Sequence[SSAValue]]:
-    """Returns groups of values of `op` whose tiles have one layout; every tile that `op` yields is in a group."""
+    """Returns groups of operands and results of an operation; the tiles of a group have the same layout."""
     values = (*op.operands, *op.results)
     return [values] if payload.is_payload(op) else [[v] for v in values]
 
@@ -153,22 +169,22 @@ def _(op: RowBufferOp) -> Iterable[Sequence[SSAValue]]:
 
 
 SECTOR_ELEMENTS = 8
-"""Fewer neighbours in memory than these are not worth gathering: global memory moves 32 bytes at a time."""
+"""Minimum number of contiguous elements for which a better layout is worth a conversion: a 32-byte sector of f32."""
 
 
 SHORTEST = 8
-"""Bytes: accesses of a thread that are shorter are worth a way through shared memory where 16 are possible."""
+"""Accesses of a thread with fewer bytes are worth a conversion through shared memory if 16 bytes are possible."""
 
 
 @dataclass(frozen=True)
 class Preference:
     """Layout that an access prefers.
 
-    order       dimensions of the tile by their distance in memory; of equal ones (columns and window of a convolution)
-                the longest first
-    vec         elements along the first that are one aligned access; 1 where they are not contiguous
-    bytes       of the tile
-    contiguous  whether neighbours along the first dimension are neighbours in memory
+    order       dimensions of the tile, sorted by stride in memory; of equal strides (columns and window of a
+                convolution) the longest dimension first
+    vec         elements of an aligned vector access along the first dimension; 1 if it is not contiguous
+    bytes       bytes of the tile
+    contiguous  true if the first dimension has stride 1
     """
 
     order: tuple[int, ...]
@@ -178,10 +194,12 @@ class Preference:
 
 
 def accessed_tile(op: Access) -> SSAValue:
+    """Returns the tile that is loaded or stored."""
     return op.result if isinstance(op, tile.LoadOp) else op.value
 
 
 def preference(op: Access) -> Preference:
+    """Returns the layout that a load or store prefers."""
     memory = memory_type(op.source if isinstance(op, tile.LoadOp) else op.target)
     shape, extents = shape_of(accessed_tile(op).type), extents_of(memory)
     simplifier = Simplifier(shape, [None if isinstance(s.type, TensorType) else range_of_value(s) for s in op.symbols])
@@ -204,8 +222,9 @@ def preference(op: Access) -> Preference:
 
 
 def _indices(form: Form) -> Iterator[tuple[Atom, int]]:
-    """Yields the dimensions of a form with the least distance between consecutive values, within a period of a
-    remainder.
+    """Yields the dims of a form, with the distance in memory of consecutive values, in coordinates.
+
+    Inside `mod` and `floordiv` the dims of the dividend count. A `floordiv` divides their distance.
     """
     for atom, factor in form.terms:
         if atom[0] == DIM:
@@ -215,8 +234,14 @@ def _indices(form: Form) -> Iterator[tuple[Atom, int]]:
 
 
 def _alignment(form: Form, d: int, symbols: Sequence[SSAValue], extents: Sequence[Extent]) -> int:
-    """Returns a divisor of the offsets at which elements along dimension `d` begin: of the length of rows, if there are
-    several, and of all terms of `form`, their coordinate, except for that of `d`."""
+    """Returns a divisor of the offsets at which runs of elements along dimension `d` start.
+
+    Args:
+        form: last coordinate of the access.
+        d: the contiguous dimension of the tile.
+        symbols: symbols of the access.
+        extents: extents of the memory; rows start at multiples of the last one.
+    """
     divisor = form.constant
     if len(extents) > 1 or not isinstance(extents[-1], int):
         divisor = gcd(divisor, extents[-1] if isinstance(extents[-1], int) else 1)
@@ -229,11 +254,18 @@ def _alignment(form: Form, d: int, symbols: Sequence[SSAValue], extents: Sequenc
 def memory_layout(
     shape: Sequence[int], wishes: Sequence[Preference], reduced: set[int], warps: int, lanes: int = LANES
 ) -> Linear:
-    """Returns threads along the dimension that is contiguous for the most bytes, 16 aligned bytes each.
+    """Returns a layout with lanes along the dimension that is contiguous for most bytes, 16 aligned bytes each.
 
-    Warps go along dimensions that are not reduced, so that fewer partial results meet in shared memory. A single thread
-    has vectors of any alignment; of two dimensions with as many bytes it prefers the one that is not reduced, whose
-    sums are vectors, and has reduced ones next, so that a row is one piece.
+    Warps are along dimensions that are not reduced, so that fewer partial results are exchanged in shared memory. On a
+    CPU (one thread), vectors need no alignment. Of two dimensions with equal bytes, the one that is not reduced comes
+    first, because its accumulators are vectors; reduced dimensions come next.
+
+    Args:
+        shape: shape of the tile.
+        wishes: preferences of its accesses.
+        reduced: dimensions that are reduced.
+        warps: warps of a block.
+        lanes: lanes of a warp.
     """
     order, vec, alone = tuple(reversed(range(len(shape)))), 4, lanes * warps == 1
     if alone:
@@ -252,10 +284,17 @@ def memory_layout(
 
 
 def scan_layout(c: TileClass, dim: int, wishes: Sequence[Preference], warps: int) -> Linear:
-    """Returns the layout of a tile that threads scan along a dimension.
+    """Returns the layout of a tile that is scanned along a dimension.
 
-    Where the scanned dimension is contiguous in memory, its neighbours are in the registers of a thread, then in lanes,
-    then in warps. Where another dimension is, lanes and warps lie along that one, and each thread scans registers."""
+    If the scanned dimension is contiguous in memory, it is distributed over registers, then lanes, then warps.
+    Otherwise lanes and warps are along the contiguous dimension, and each thread scans its registers.
+
+    Args:
+        c: the tile.
+        dim: the scanned dimension.
+        wishes: preferences of its accesses.
+        warps: warps of a block.
+    """
     shape = c.shape
     rank, threads = len(shape), LANE_BITS + log2(warps)
     bits = {d: dimension_bits(shape, d) for d in range(rank)}
@@ -272,13 +311,21 @@ def scan_layout(c: TileClass, dim: int, wishes: Sequence[Preference], warps: int
 
 
 def _nearness(dim: int, wishes: Sequence[Preference]) -> tuple[int, int]:
-    """Orders dimensions: those that accesses have nearest in memory first, then the last."""
+    """Returns a sort key of a dimension: small strides first, then the last dimension."""
     return min((w.order.index(dim) for w in wishes), default=0), -dim
 
 
 def turned_factor(c: TileClass, wishes: Sequence[Preference], warps: int) -> Linear | None:
-    """Returns the layout of an operand of wgmma that is contiguous across k in memory and has to be along k in shared
-    memory, as f32 is; None for other tiles."""
+    """Returns the layout of a wgmma operand that must be transposed on its way to shared memory, or None.
+
+    wgmma reads 4-byte elements only along k. An operand that is contiguous along the other dimension in global memory
+    is therefore transposed.
+
+    Args:
+        c: the tile.
+        wishes: preferences of its accesses.
+        warps: warps of a block.
+    """
     dots = [(u.operation, u.index) for v in c.members for u in v.uses if isinstance(u.operation, tile.DotOp)]
     along = {1 - i for dot, i in dots if dot.atom is not None and dot.atom.data == "wgmma" and i < 2}
     size = element_bytes(c.members[0].type)
@@ -288,21 +335,29 @@ def turned_factor(c: TileClass, wishes: Sequence[Preference], warps: int) -> Lin
 
 
 def by_sectors(shape: Sequence[int], order: Sequence[int], warps: int, bytes_each: int) -> Linear:
-    """Returns threads that copy single elements: the lanes of a sector along the dimension that is contiguous in global
-    memory, the others along the next one, which is contiguous in shared memory."""
+    """Returns a layout by which threads copy single elements of a transposed tile.
+
+    Lanes fill a 32-byte sector along the dimension that is contiguous in global memory. The other lanes are along the
+    next dimension, which is contiguous in shared memory.
+
+    Args:
+        shape: shape of the tile.
+        order: dimensions by stride in global memory.
+        warps: warps of a block.
+        bytes_each: bytes of an element.
+    """
     fast, *others = (dimension_bits(shape, d) for d in order)
-    rest = [basis for other in others for basis in other]
+    slow = [basis for other in others for basis in other]
     sector = min(log2(max(SECTOR // bytes_each, 1)), len(fast))
-    left = [*fast[:sector], *rest[: LANE_BITS - sector], *fast[sector:], *rest[LANE_BITS - sector :]]
-    nothing = (0,) * len(shape)
-    lane = [left.pop(0) if left else nothing for _ in range(LANE_BITS)]
-    warp = [left.pop() if left else nothing for _ in range(log2(warps))]
-    return Linear(tuple(shape), tuple(left), tuple(lane), tuple(warp))
+    bases = [*fast[:sector], *slow[: LANE_BITS - sector], *fast[sector:], *slow[LANE_BITS - sector :]]
+    zero = (0,) * len(shape)
+    lane = [bases.pop(0) if bases else zero for _ in range(LANE_BITS)]
+    warp = [bases.pop() if bases else zero for _ in range(log2(warps))]
+    return Linear(tuple(shape), tuple(bases), tuple(lane), tuple(warp))
 
 
 def coalesced(op: Access, layout: Linear) -> Linear | None:
-    """Returns a better layout for an access whose memory is contiguous along another dimension than the lanes, if that
-    is worth a conversion."""
+    """Returns a better layout for an access with discontiguous lanes if it is worth a conversion, or None."""
     wish = preference(op)
     alone = layout.lanes * layout.warps == 1  # has neighbours in memory in its own registers
     own = {*layout.lane, *layout.reg[: log2(SECTOR_ELEMENTS if alone else wish.vec)]}
@@ -317,9 +372,15 @@ def _is_gather(op: Access) -> bool:
 
 
 def widened(op: Access, layout: Linear, as_boxes: bool = False) -> Linear | None:
-    """Returns a layout that moves 16 bytes at once for an access of an accumulator, if less than 8 bytes move now and
-    at least twice as many can. Warps keep their elements where they can exchange them, unless they leave as TMA
-    tiles."""
+    """Returns a layout with 16-byte vectors for the access of an accumulator, or None if it is not worth a conversion.
+
+    It is worth it if a vector has less than 8 bytes now, and can have at least twice as many.
+
+    Args:
+        op: the access.
+        layout: its present layout.
+        as_boxes: whether TMA stores the tile. Otherwise a layout is preferred that keeps all elements in their warps.
+    """
     wish, shape = preference(op), layout.shape
     if not wish.contiguous or _is_gather(op):
         return None
@@ -357,8 +418,13 @@ def within_warps(layout: Linear, fast: int, vec: int) -> Linear | None:
 
 
 def thread_rows(classes: Iterable[TileClass], schedule: Schedule, threads: int) -> int:
-    """Returns the rows of an accumulator that one thread owns in all contractions of a kernel: as the schedule says, or
-    such that the registers of the largest accumulator are about square."""
+    """Returns the rows of the register tile of a thread: as in the schedule, or such that the tile is about square.
+
+    Args:
+        classes: classes of the tiles of a kernel.
+        schedule: its schedule.
+        threads: threads of a block.
+    """
     if schedule.thread:
         return schedule.thread[0]
     largest = max((m * n for m, n in (c.shape for c in classes if c.dots)), default=1)
@@ -366,11 +432,20 @@ def thread_rows(classes: Iterable[TileClass], schedule: Schedule, threads: int) 
 
 
 def tensor_core_layout(c: TileClass, classes: Classes, warps: int, row_in_warp: bool, as_boxes: bool) -> Linear:
-    """Returns the layout of the accumulator of contractions that their atom has.
+    """Returns the accumulator layout of dots on tensor cores.
 
-    `wgmma` has one layout; `mma` leaves open which columns a thread has. Right operands that are contiguous along k can
-    be read in any order of columns, so a thread gets as many neighbours as its stores move at once; but not where they
-    are TMA tiles, which are swizzled for eight rows in their order.
+    wgmma has one layout. For `mma` the order of columns is free if the right operands are contiguous along k. Then a
+    thread gets as many adjacent columns as its stores can move at once. TMA tiles have a fixed order.
+
+    Args:
+        c: class of the accumulator.
+        classes: classes of all tiles.
+        warps: warps of a block.
+        row_in_warp: whether a warp has whole rows.
+        as_boxes: whether TMA loads the operands.
+
+    Raises:
+        ScheduleError: if the warps of the block cannot have such an accumulator.
     """
     if any(dot.atom is not None and dot.atom.data == "wgmma" for dot in c.dots):
         found = warpgroup_accumulator(c.shape, warps)
