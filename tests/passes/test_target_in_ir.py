@@ -51,7 +51,7 @@ def another_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable
     """A function after which the machine is another one: a fitted model, measured cores, and a foreign /proc."""
 
     def change() -> None:
-        monkeypatch.setattr(host, "_told", lambda: ("Another processor", ["sse2", "avx", "avx2"]))
+        monkeypatch.setattr(host, "_cpuinfo", lambda: ("Another processor", ["sse2", "avx", "avx2"]))
         monkeypatch.setattr(host, "caches", lambda: {"L1d": 1 << 16, "L2": 1 << 22, "L3": 1 << 26})
         monkeypatch.setattr(host, "cores", lambda: 24)
         (tmp_path / "cores.json").write_text(host.Measured(host.processor(), 24, 90e9, 200e9, 400e9, 4).written())

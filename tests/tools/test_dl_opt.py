@@ -213,7 +213,7 @@ def test_every_pass_says_what_it_is_for(monkeypatch: pytest.MonkeyPatch) -> None
     for name, factory in get_all_passes().items():
         assert len(description(factory()).split()) >= 3, name
     out = run("--list-passes")[1]
-    assert re.search(r"^cse +Replace an op by an earlier one", out, re.M)
+    assert re.search(r"^cse +Replaces operations by earlier equal ones", out, re.M)
     assert re.search(r"^verify-level .* Options: level\.$", out, re.M)
     assert re.search(r"^cleanup +canonicalize, cse, dce$", out, re.M)
     groups = re.findall(r"^([\w ]+):$", out, re.M)

@@ -100,7 +100,7 @@ def test_what_is_damaged_or_of_another_machine_is_left(file: Path, text: str) ->
 def test_what_is_not_measured_is_as_the_system_says(
     file: Path, monkeypatch: pytest.MonkeyPatch, flags: str, lanes: int, room: int, rate: int
 ) -> None:
-    monkeypatch.setattr(host, "_told", lambda: ("a processor", flags.split()))
+    monkeypatch.setattr(host, "_cpuinfo", lambda: ("a processor", flags.split()))
     monkeypatch.setattr(host, "cores", lambda: 6)
     found = resolve_target("cpu")
     assert found.core is not None
