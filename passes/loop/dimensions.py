@@ -1,7 +1,8 @@
 """Rewrites the indices of a nest and its reductions: splits one into two digits, or collapses two into one.
 
-An index d of extent 12 is *split* by 4 into two *digits*, an outer one of extent 3 and an inner one of extent 4:
-d = outer * 4 + inner. *Collapsing* is the reverse.
+An index d of extent 12 is *split* by 4 into two *digits*, an outer one of extent 3 and an inner one of extent 4,
+d = outer * 4 + inner. *Collapsing* is the reverse. A *result map* keeps the old shape of a nest's results: from the new
+indices (o, i) it computes the element [o * 4 + i] that an iteration stores.
 
 A `Form` is an affine expression (`dialects/shapes/affine.py`). Its dimension n stands for the n-th index of an access.
 A *loop* is a `loop.nest` or a `loop.reduce`.
@@ -180,8 +181,7 @@ def _from_digits(first: int, divisor: int) -> Form:
 def _split_loop(op: Loop, divisors: Mapping[Position, int], extents: dict[SSAValue, Extent]) -> dict[SSAValue, Digits]:
     """Inserts two digits after each index of `op` that has an entry in `divisors`, and adds their extents to `extents`.
 
-    A result map from the new indices to the old ones keeps the shape of the results of a nest. Returns the digits of
-    each split index; the index itself is not erased yet.
+    A nest gets a result map. Returns the digits of each split index. The index itself is not erased yet.
     """
     block, sizes, old, digits = op.body.block, list[Extent](), list[Form](), dict[SSAValue, Digits]()
     for i, (index, extent) in enumerate(zip(tuple(block.args), op.sizes, strict=True)):
@@ -248,7 +248,8 @@ def collapse_dimensions(nest: loop.NestOp, powers_of_two: bool = False) -> None:
         powers_of_two: True to also collapse with a second index whose extent is a power of two.
     """
     if any(isinstance(use.operation, tensor.ScatterOp) for result in nest.res for use in result.uses):
-        return  # The kernel writes the scatter's result, which has another shape.
+        # The kernel of this nest stores the result of the scatter, so its own results cannot be reshaped.
+        return
     while any(_collapse(nest, loops, at) for loops, at in _pairs(nest, powers_of_two)):
         pass
 
@@ -386,7 +387,8 @@ def _load(nest: loop.NestOp, op: loop.LoadOp, collapsed: Collapsed, indices: Seq
 
 
 def _store(nest: loop.NestOp, collapsed: Collapsed) -> None:
-    """Changes the results of `nest` to a collapsed access, and reshapes them to their old shapes after it if needed."""
+    """Stores the results of `nest` at a collapsed access. If that changes their shapes, they are reshaped after the
+    nest."""
     access, dimension = collapsed
     if nest.result_map is not None:
         map = AffineMap(len(nest.sizes), 0, tuple(write(form) for form in access.coordinates))

@@ -47,7 +47,7 @@ class FuseReductionsPass(ModulePass):
     becomes
     ```mlir
     %m, %l = loop.staged_reduce -> f32, f32 stages {
-      ... the same, with the repaired %m ...
+      ... the same, with `%m == -inf ? 0 : %m` for %m in exp ...
     } rescale (%m_old: f32, %l_old: f32, %m_new: f32, %l_new: f32) {
       ... loop.yield %m_old, %l_old * exp(%m_old - %m_new) ...
     }
@@ -115,9 +115,10 @@ def _may_be_equal(block: Block) -> bool:
 
 
 def _unify(block: Block) -> None:
-    """Merges reductions that differ only in the positions of their constants, by moving all constants to the front.
+    """Moves all constants in `block` to its front, and merges the reductions that are equal then.
 
-    Grouping inside them may have caused the difference. Such reductions cannot be two stages of one group."""
+    Equal reductions may have their constants at different positions after the reductions inside them were grouped. They
+    must become one, because they cannot be two stages of one group."""
     first, region = block.first_op, block.parent
     assert first is not None
     assert region is not None

@@ -34,8 +34,9 @@ class _Product:
     denominators: list[Divisor] = field(default_factory=list[Divisor])
 
     def take_apart(self, value: SSAValue, division: FastMathFlagsAttr | None = None) -> None:
-        """Decomposes `value` into factors and multiplies by them, or divides by them if `division` has the flags of a
-        division."""
+        """Decomposes `value` into factors, and multiplies the product by them.
+
+        If `division` is not None, the product is divided by the factors instead: it has the flags of that division."""
         op = value.owner if isinstance(value.owner, Operation) and value.owner.parent is self.block else None
         # Squares stay whole: n nested squares would have 2^n factors.
         if isinstance(op, arith.MulfOp) and op.lhs is not op.rhs:
@@ -161,8 +162,8 @@ def _multiplied(ops: list[Operation], first: SSAValue, factors: list[SSAValue]) 
 
 
 def _continue(op: loop.ReduceOp, ops: list[Operation]) -> None:
-    """Inserts `ops`, which use the result of `op`, after it. Other users of the result get that of the last of
-    `ops`."""
+    """Inserts `ops`, which use the result of `op`, after it. All other users of the result use the last of `ops`
+    instead."""
     erase_unneeded(op.body)
     insert_after(op, *ops)
     op.result.replace_uses_with_if(ops[-1].results[0], lambda use: use.operation not in ops)

@@ -53,7 +53,7 @@ def parts_nest(split: Split) -> loop.NestOp:
     for op in nest.body.block.ops:
         if op is reduction:
             break
-        # Operations with other operands use an index that the nest of the parts does not have.
+        # An operation is copied if the new nest has its operands. Other operations depend on an index that it lacks.
         if all(v in values or not is_in(v, nest.body.block) for v in op.operands):
             _clone(op, values, block, split, part)
     _clone(reduction, values, block, split, part)
@@ -67,7 +67,7 @@ def parts_nest(split: Split) -> loop.NestOp:
 
 
 def _parts_schedule(split: Split) -> ScheduleAttr:
-    """Returns the schedule of the nest that reduces the parts, derived from that of the whole nest.
+    """Returns the schedule of the nest that reduces the parts, derived from the schedule of the whole nest.
 
     The grid has one more index, for the part. Chunks are at most as long as a part, and there are fewer warps if chunks
     become shorter."""

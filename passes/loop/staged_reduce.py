@@ -55,7 +55,8 @@ class RescalingBuilder:
     values: Mapping[SSAValue, SSAValue] = field(default_factory=dict[SSAValue, SSAValue])
     """Value in an expression -> value to use where the operations are inserted."""
     guarded: bool = False
-    """True inside a "guard" expression: the result is not used while a reference value is infinite."""
+    """True inside a "guard" (`Expr`): the result is not used while the old reference value is infinite, so reference
+    values need no replacement by 0."""
     done: dict[object, SSAValue] = field(default_factory=dict[object, SSAValue], init=False)
     """Expression -> its value."""
 
@@ -105,7 +106,9 @@ class RescalingBuilder:
         return self.add(arith.OrIOp(same, self.add(payload.CmpOp("ne", old, old))))
 
     def frame(self, value: SSAValue, side: str) -> SSAValue:
-        """Returns `value`, computed from the old (`side="old"`) or new reference values."""
+        """Returns `value` at the old or the new reference values: it may depend on results of reductions.
+
+        `side` is "old" or "new". The operations between the results and `value` are emitted again."""
         frame = self.old if side == "old" else self.new
         if value in frame and self.guarded:
             return frame[value]
@@ -146,7 +149,7 @@ class Stage:
 
     reduce: loop.ReduceOp
     kind: Kinds
-    """Rescaling of its partial results."""
+    """Rule by which its partial results are rescaled: `FIXED` (unchanged), `Shift`, `Linear` (by T) or `Chosen`."""
     sums: tuple[loop.ReduceOp, ...] = ()
     """Sums of the basis values, in the order of the columns of T; the first one is `reduce`."""
 
@@ -260,14 +263,21 @@ def _rescaled(stage: Stage, builder: RescalingBuilder, old: dict[SSAValue, SSAVa
 
 
 def _use_outside(staged: loop.StagedReduceOp, results: dict[SSAValue, SSAValue], between: Sequence[Operation]) -> None:
-    """Replaces uses after `staged` by its results. Operations inside it that are also used after it are repeated
-    there."""
+    """Replaces uses after `staged` by its results. Operations inside `staged` that are also used after it are copied
+    there.
+
+    Args:
+        staged: Staged reduction.
+        results: Result of a reduction -> result of `staged`. The results of copied operations are added.
+        between: Operations inside `staged` that are not reductions.
+    """
     repeated = set[Operation]()
     for op in reversed(between):
         uses = (use.operation for result in op.results for use in result.uses)
         if any(user in repeated or not staged.is_ancestor(user) for user in uses):
             repeated.add(op)
-    copies = [op.clone(results) for op in between if op in repeated]  # `clone` adds to `results`.
+    # `clone` adds the results of each copy to `results`.
+    copies = [op.clone(results) for op in between if op in repeated]
     block_of(staged).insert_ops_after(copies, staged)
     for old, new in results.items():
         old.replace_uses_with_if(new, lambda u: not staged.is_ancestor(u.operation) and u.operation not in copies)

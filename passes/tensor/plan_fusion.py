@@ -54,12 +54,13 @@ class PlanFusionPass(ModulePass):
         operands of contractions where the planning model predicts less time. A target without rates uses `simple`.
       - `simple` decides in one walk, by rules without a model (`fusion/candidates.py`).
       - `none` fuses only views, constants, and values that are never candidates.
-      - `all` materialises only required values: results, operands of host operations, and sums that are compared with
-        themselves.
+      - `all` fuses everything else into its users: it materialises only `required_values` (`fusion/candidates.py`),
+        such as the results of the function.
       - `keep` leaves the marks as they are.
     - `record`: file of plans (`records.py`). A function that has a plan in it, for `target` or for all targets, gets
       that plan. A remark reports a plan that does not fit.
-    - `target`: target whose `Target.fusion` sets the rates: all cards of a table get the plan that is best on one.
+    - `target`: target of the kernels. Its field `fusion` may name another target, whose rates the cost model uses then:
+      so all GPUs in `target/architectures.py` get the same plan.
     - `roots`: values of `@main` to materialise, instead of a strategy: printed names (`%3`) or positions of operations.
       A remark reports roots that exceed the memory limit.
     - `limit_memory`: false ignores the `memory_limit` of the program in the strategy `model`.

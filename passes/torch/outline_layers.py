@@ -129,7 +129,7 @@ class OutlineLayersPass(ModulePass):
                 taken = {f.sym_name.data for f in module.ops if isinstance(f, func.FuncOp)}
                 names = (f"layer_{number}" if number else "layer" for number in count())
                 name = next(name for name in names if name not in taken)
-                # A kind outlined earlier has replaced values that these layers use.
+                # The layers are built again: calls to functions outlined before may have replaced values that they use.
                 outline(module, function, [Layer(layer.ops) for layer in kind], name)
 
 

@@ -26,8 +26,8 @@ def shifted_exp(
 ) -> tuple[SSAValue, SSAValue, SSAValue]:
     """Computes exp(x - max(x)), its sum, and the maximum.
 
-    In f32, the exponential is exp2((x - max(x)) * log2(e)). It may be approximate (`afn`), because the largest one is 1
-    and its error is no larger than that of rounding x.
+    In f32, the exponential is exp2((x - max(x)) * log2(e)). It may be approximate (flag `afn`): exponentials are at
+    most 1, and the error is no larger than the error of rounding x.
 
     The maximum is subtracted before the multiplication. Otherwise x * log2(e) could overflow for large masks, and would
     be rounded relative to x. The difference is exact near the maximum, and infinite only where the exponential is 0.
@@ -37,9 +37,9 @@ def shifted_exp(
         x: Exponents.
         over: Dimensions of the maximum and of the sum.
         may_hide: True if all elements of a row may be masked. Exponentials are then 0 and not NaN.
-        cancels: True if the exponentials are divided by their sum, so that a common factor of a row cancels. Then the
-            product may be contracted to x * log2(e) - max(x) * log2(e), which rounds the second product (`contract`,
-            `tile-fuse-fma`).
+        cancels: True if the exponentials are divided by their sum, so that a common factor of a row cancels. The
+            exponent then gets the flag `contract`: `tile-fuse-fma` may compute it as fma(x, log2(e), -m)
+            with m = max(x) * log2(e). The rounding of m is an error that is the same for the whole row.
 
     Returns:
         The exponentials, their sum, and the maximum.
@@ -62,9 +62,13 @@ def shifted_exp(
 def _without_factor(b: Builder, x: SSAValue) -> tuple[SSAValue, float]:
     """Returns (y, factor) with x = y * factor, so that exp(x - max(x)) = exp((y - max(y)) * factor).
 
-    The factor is between 2^-100 and 1; otherwise (x, 1) is returned. With factor <= 1, y * factor is finite if y is.
-    With factor >= 2^-100, y - max(y) is infinite only where the exponential is 0. So both sides agree for infinities
-    and NaN. Rounding is monotonic, so max(y) * factor is max(x).
+    The factor is a constant by which the program multiplied last, such as the scale of attention; masks may have been
+    applied after it. Returns (x, 1) if there is none, or if it is not between 2^-100 and 1. In this range both
+    exponentials agree:
+
+    - y * factor does not overflow, because factor <= 1;
+    - y - max(y) overflows to -infinity only where the exponential is 0 anyway, because factor >= 2^-100;
+    - max(y) * factor is exactly max(x), because rounding is monotonic.
     """
     op = x.owner
     if isinstance(op, arith.MulfOp) and isinstance(op.rhs.owner, payload.ConstantOp):
@@ -132,7 +136,8 @@ def scaled_dot_product_attention(
     if dropout_p != 0:
         p, _ = dropped(b, p, dropout_p, generator)
     if b.result_element != element:
-        # PyTorch's own kernels round the weights, chunk by chunk, before they multiply the values.
+        # PyTorch's own kernels round the weights, chunk by chunk, before they multiply the values. `reassoc` permits
+        # the rounding relative to the maximum of a chunk.
         p = b.cast(b.insert(payload.CastOp(p, b.result_element, reassoc=True)), element)
     space = [*batch, rows, width, keys]
     o = contract(b, p, [*range(n + 1), n + 2], v, [*leading[v], n + 2, n + 1], space, 1)
@@ -183,5 +188,6 @@ def _masked(b: Builder, scores: SSAValue, factor: float, mask: SSAValue | None, 
     if element_type(mask.type) != i1:
         return b.add(b.scaled(scores, factor), b.broadcast(b.cast(mask, element_type(scores.type)), shape))
     bias = b.select(b.broadcast(mask, shape), b.like(scores, 0), low)
-    # For a positive factor the mask is added before the product, so that `_without_factor` finds the factor.
+    # A positive factor does not change a bias of 0 or -infinity. So the multiplication can be last, where
+    # `_without_factor` finds the factor.
     return b.scaled(b.add(scores, bias), factor) if factor > 0 else b.add(b.scaled(scores, factor), bias)

@@ -53,10 +53,8 @@ def _at(b: Builder, x: SSAValue, dim: int, start: Polynomial, shape: Sequence[Ex
 @decomposes("cat")
 def cat(b: Builder, tensors: Sequence[SSAValue], dim: int) -> SSAValue:
     element = b.result_element
-    old_empty = [
-        extents_of(t.type) == (0,) for t in tensors
-    ]  # PyTorch ignores them, even if the others have another rank.
-    real = [b.cast(t, element) for t, empty in zip(tensors, old_empty, strict=True) if not empty]
+    # PyTorch ignores operands of shape [0], even if the other operands have another rank.
+    real = [b.cast(t, element) for t in tensors if extents_of(t.type) != (0,)]
     if not real:
         return b.cast(tensors[0], element)
     rank = len(extents_of(real[0].type))

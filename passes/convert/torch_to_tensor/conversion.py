@@ -29,7 +29,7 @@ from ....errors import CompileError, ShapeError, UnsupportedError
 from ....plugins import plugins
 from ...rewriting import replace
 from .registry import DECOMPOSITIONS, Decomposition
-from .scalars import HELD, SUMS, check_types, held_scalars
+from .scalars import ALPHA_OPERATORS, TENSOR_TYPE_SCALARS, check_types, convert_scalars
 
 WHERE_ONLY = frozenset(
     "layout device pin_memory non_blocking memory_format copy cudnn_enable cudnn_enabled half_to_float".split()
@@ -84,7 +84,7 @@ def decompose(
         raise UnsupportedError("this argument is not supported", argument=min(unread))
     if not _is_plain(op, arguments):
         check_types(op.SCHEMA.name, function.__module__, arguments.values(), element)
-        arguments = held_scalars(op.SCHEMA.name, arguments, element)
+        arguments = convert_scalars(op.SCHEMA.name, arguments, element)
     asserts = f"aten.{op.SCHEMA.name}" if checked else None
     builder = Builder(op.result_types, op.location, algebra or Algebra(), asserts)
     try:
@@ -110,11 +110,13 @@ def _declared(builder: Builder, value: SSAValue, type: Attribute) -> SSAValue:
 
 
 def _is_plain(op: AtenOp, arguments: Mapping[str, Value]) -> bool:
-    """Returns true if the rules of `scalars.py` need not be checked: all tensors are f32, and no scalar is rounded
-    (floats in `HELD`) or refused (booleans in `SUMS`)."""
+    """Returns true if the type rules of `scalars.py` change and refuse nothing. A quick test for the common case.
+
+    All tensors are f32, no argument in `TENSOR_TYPE_SCALARS` is a float, which would be rounded, and no operator in
+    `ALPHA_OPERATORS` has a boolean, which may be refused."""
     name = op.SCHEMA.name.partition(".")[0]
-    rounded = any(isinstance(arguments.get(argument), float) for argument in HELD.get(name, ()))
-    refused = name in SUMS and any(isinstance(value, bool) for value in arguments.values())
+    rounded = any(isinstance(arguments.get(argument), float) for argument in TENSOR_TYPE_SCALARS.get(name, ()))
+    refused = name in ALPHA_OPERATORS and any(isinstance(value, bool) for value in arguments.values())
     return {element_type(t) for t in (*op.operand_types, *op.result_types)} == {f32} and not rounded and not refused
 
 

@@ -32,8 +32,8 @@ _FILLS = {
     empty_permuted""".split(),
     1: ["ones", "ones_like", "new_ones"],
 }
-"""Fill value -> operators. Tensors with undefined contents are filled with zeros, so that runs are reproducible.
-Strides are no part of a program."""
+"""Fill value -> operators. Tensors with undefined contents (`empty`) are filled with zeros, so that runs are
+reproducible. The strides of `empty_strided` are ignored, because tensors have no strides in the IR."""
 
 
 def _fill(
@@ -59,18 +59,26 @@ def scalar_tensor(b: Builder, s: Number, dtype: Attribute | None) -> SSAValue:
 
 @decomposes("arange", "arange.start", "arange.start_step")
 def arange(b: Builder, end: Number, dtype: Attribute | None, start: Number = 0, step: Number = 1) -> SSAValue:
-    """Returns start, start + step, ..., for each element of the declared result. As in PyTorch, it is computed in i64,
-    or in f64 for floats."""
+    """Returns start, start + step, start + 2 * step, and so on. As in PyTorch, integers are computed in i64, and floats
+    in f64.
+
+    Args:
+        b: Builder of the operator. Its declared result has the number of elements.
+        end: Not used: the number of elements is known.
+        dtype: Not used: the builder has the element type of the result.
+        start: First element.
+        step: Difference of adjacent elements.
+    """
+    # For an integer result, fractions of `start` and `step` only affect the number of elements.
     if not is_float(b.result_element):
-        start, step = (
-            v if isinstance(v, SymbolAttr) else int(v) for v in (start, step)
-        )  # Fractions only decide the number of elements.
+        start, step = (v if isinstance(v, SymbolAttr) else int(v) for v in (start, step))
     index = b.iota(0, b.result_shape, i64)
     if isinstance(start, SymbolAttr) or isinstance(step, SymbolAttr):
         return b.plus(b.mul(index, b.like(index, step)) if step != 1 else index, start)
     exact = f64 if isinstance(start, float) or isinstance(step, float) or is_float(b.result_element) else i64
     if start == int(start) and step == int(step) and abs(start) + abs(step) * most(b.result_shape[0]) < 1 << 24:
-        exact = i64  # f32 and f64 hold these integers exactly.
+        # f32 and f64 hold these integers exactly.
+        exact = i64
         start, step = int(start), int(step)
     x = b.cast(index, exact)
     x = b.mul(x, b.like(x, step)) if step != 1 else x
@@ -107,7 +115,8 @@ def view_bits(b: Builder, self: SSAValue, dtype: Attribute) -> SSAValue:
 def _as_bits(b: Builder, x: SSAValue, element: Attribute) -> SSAValue:
     """Returns the bits of `x` as another type of the same size."""
     source = element_type(x.type)
-    if source == element or {type(source), type(element)} == {IntegerType}:  # signed or not
+    # A cast between signed and unsigned integers of one width keeps the bits.
+    if source == element or {type(source), type(element)} == {IntegerType}:
         return b.cast(x, element)
     return b.insert(arith.BitcastOp(x, with_element(x.type, element)))
 

@@ -1,9 +1,10 @@
 """Elementwise operators: tables of short ones, and functions for longer ones.
 
 An entry of a table has the overloads of an operator and a function that computes it from its operands. Before the call,
-the operands are broadcast and converted to the type in which the result is computed (`Builder.unify`). An operand of
-`_IN_OWN_TYPE` is converted to the type in which it is computed itself. Further parameters of the function, if they have
-no default, are the operator's other arguments, by their ATen names.
+the operands are broadcast and converted to the type in which the result is computed (`Builder.unify`), for example to
+f32 for a result of bf16. The operators in `_IN_OWN_TYPE` ignore the type of the result: they compute in the type of
+their operand, or in f32 for an operand of f16 or bf16. Parameters of the function after the operands, if they have no
+default, are the operator's other arguments, by their ATen names.
 """
 
 # Lambdas of the table have parameters without types (see `Function`):
@@ -110,7 +111,8 @@ def _softplus(b: Builder, x: SSAValue, beta: Number, threshold: Number) -> SSAVa
 
 
 def _softshrink(b: Builder, x: SSAValue, lambd: Number) -> SSAValue:
-    inner = b.scaled(x, 0)  # Not the constant 0, so that NaN stays NaN.
+    # Not the constant 0, so that NaN stays NaN.
+    inner = b.scaled(x, 0)
     low = b.select(b.cmp("lt", x, -lambd), b.plus(x, lambd), inner)
     return b.select(b.cmp("gt", x, lambd), b.plus(x, -lambd), low)
 

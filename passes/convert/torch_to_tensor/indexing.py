@@ -1,9 +1,9 @@
 """Operators that read and write at computed positions: embedding, gather, index, scatter, index_put and similar ones.
 
-PyTorch leaves open which of several writes to one element remains; here it is the last one. So the numbers of the
-writes are scattered as a maximum, and the value of the remaining write is read afterwards. Values that are combined,
-such as in `scatter_add`, are combined in any order. A write outside the tensor is dropped, where PyTorch raises an
-error.
+PyTorch leaves open which of several writes to one element remains; here it is the last one. The writes are numbered in
+their order. A scatter with the reduction `max` stores the number of the last write to each element, and the value of
+that write is read afterwards. Operators that combine values, such as `scatter_add`, combine them in any order. A write
+outside the tensor is dropped, where PyTorch raises an error.
 """
 
 from __future__ import annotations
@@ -74,7 +74,8 @@ def index_select(b: Builder, self: SSAValue, dim: int, index: SSAValue) -> SSAVa
 @decomposes("gather")
 def gather(b: Builder, self: SSAValue, dim: int, index: SSAValue, sparse_grad: bool) -> SSAValue:
     shape = extents_of(index.type)
-    if 0 in shape:  # The index may have any rank then.
+    # PyTorch accepts an empty index of any rank.
+    if 0 in shape:
         return b.constant(0, shape, element_type(self.type))
     dim = normal_dim(dim, len(shape))
     if not extents_of(self.type):
@@ -97,7 +98,9 @@ def index(b: Builder, self: SSAValue, indices: Sequence[SSAValue | None]) -> SSA
     places = list(index_of)
     adjacent = places == list(range(places[0], places[0] + len(places)))
     unindexed = [d for d in range(len(source_shape)) if d not in index_of]
-    front = places[0] if adjacent else 0  # Position of the indexed dimensions in the result.
+    # In the result, the dimensions of the indices replace the indexed dimensions if these are adjacent. Otherwise they
+    # are the first ones.
+    front = places[0] if adjacent else 0
     shape = [*(source_shape[d] for d in unindexed[:front]), *together, *(source_shape[d] for d in unindexed[front:])]
     at = [*range(front), *range(front + len(together), len(shape))]
     exprs: list[AffineExpr] = []
@@ -113,8 +116,8 @@ def index(b: Builder, self: SSAValue, indices: Sequence[SSAValue | None]) -> SSA
 
 
 MAX_DENSE_WRITES = 16
-"""Maximum number of writes per element, or of elements, for which each element is compared with all writes instead of a
-scatter. Tuned by hand."""
+"""Maximum size of a scatter that is replaced by comparing each element with all writes that may have its position. The
+size is the number of these writes, or the number of positions, whichever is smaller. Tuned by hand."""
 
 KINDS = {
     **dict.fromkeys(("sum", "add", "mean"), ReductionKind.ADD),
@@ -137,14 +140,15 @@ class Writes:
     indices: Sequence[SSAValue]
     """Integer tensors with the shape of the space. Writes with negative indices are dropped."""
     over: Sequence[int]
-    """Dimensions of the space along which several writes may have the same position."""
+    """Dimensions of the space along which several writes may have the same position: the writes that differ only there
+    are the possible writes of an element."""
 
     def scatter(self, b: Builder, kind: ReductionKind, init: SSAValue, values: SSAValue) -> SSAValue:
         """Returns `init` with values combined into it.
 
-        In general that is a `tensor.scatter`, whose work is linear in the number of writes. With at most
-        `MAX_DENSE_WRITES` writes per element, or elements, it is a reduction that compares each element with all
-        writes; this can be fused with its users.
+        In general that is a `tensor.scatter`, whose work is linear in the number of writes. A small one (see
+        `MAX_DENSE_WRITES`) is a reduction that compares each element with its possible writes. The reduction can be
+        fused with its users.
 
         Args:
             b: Builder of the operator.
@@ -158,10 +162,10 @@ class Writes:
             kind = ReductionKind.MIN if least else ReductionKind.MAX
         places = [n for n, expr in zip(shape, self.at, strict=True) if not isinstance(expr, AffineDimExpr)]
         if min(_most(self.space[d] for d in self.over), _most(places)) <= MAX_DENSE_WRITES:
-            hit, seen = self._seen(b, shape, values)
-            neutral = b.like(seen, identity(kind, element))
+            hit, written = self._possible_writes(b, shape, values)
+            neutral = b.like(written, identity(kind, element))
             over = range(len(shape), len(extents_of(hit.type)))
-            combined_values = b.reduce(kind.value, b.select(hit, seen, neutral), over)
+            combined_values = b.reduce(kind.value, b.select(hit, written, neutral), over)
             return b.insert(combine(kind, init, combined_values))
         wide = i32 if 0 < width_of(element) < 32 else element
         map = AffineMap(len(self.space), len(self.indices), tuple(self.at))
@@ -172,10 +176,10 @@ class Writes:
             element,
         )
 
-    def _seen(self, b: Builder, shape: Sequence[Extent], values: SSAValue) -> tuple[SSAValue, SSAValue]:
-        """Returns a mask of the writes that hit each element of a tensor of `shape`, and the values of the writes.
+    def _possible_writes(self, b: Builder, shape: Sequence[Extent], values: SSAValue) -> tuple[SSAValue, SSAValue]:
+        """Returns the possible writes of each element of a tensor of `shape`: a mask of those that hit it, and values.
 
-        The dimensions of both are those of the tensor, then `over`."""
+        Both results have the dimensions of the tensor, followed by the dimensions in `over`."""
         space = [*shape, *(self.space[d] for d in self.over)]
         index = dims(len(space))
         coordinate_of = {d: index[len(shape) + i] for i, d in enumerate(self.over)}
@@ -385,7 +389,7 @@ def index_put(
     """Returns `self` after `self[indices] = values`.
 
     A boolean mask may select elements of the leading dimensions. Then `values` has one value for all of them, or one
-    for each in order; that their number is right, which PyTorch checks, is not checked.
+    for each in order. PyTorch refuses a wrong number of values; here it is not checked.
 
     Args:
         b: Builder of the operator.

@@ -28,8 +28,9 @@ _CONDITIONS: dict[str, Callable[[Mapping[str, object]], bool]] = {
     "dropout": lambda a: bool(a.get("train")) and a.get("p") != 0,
     "native_dropout": lambda a: a.get("train") is not False and a.get("p") != 0,
     "scaled_dot_product_attention": lambda a: a.get("dropout_p", 0) != 0,
+    # Recurrent operators apply dropout between layers.
     **dict.fromkeys(
-        ("lstm.input", "gru.input", "rnn_tanh.input", "rnn_relu.input"),  # between layers
+        ("lstm.input", "gru.input", "rnn_tanh.input", "rnn_relu.input"),
         lambda a: bool(a.get("train")) and a.get("dropout") != 0 and a.get("num_layers") != 1,
     ),
 }
@@ -99,9 +100,10 @@ def _bits(b: Builder, word: SSAValue, count: int) -> SSAValue:
 
 
 def _fraction(b: Builder, words: Sequence[SSAValue], element: Attribute, first: int = 0) -> SSAValue:
-    """Returns uniform numbers in [0, 1), or in (0, 1] with `first = 1`, whose logarithms are finite.
+    """Returns uniform random numbers: in [0, 1), or with `first = 1` in (0, 1], so that their logarithms are finite.
 
-    They are multiples of 2^-n that `element` holds exactly, in the type in which `element` is computed."""
+    They are multiples of 2^-n, where n is the precision of `element` (8 bits for bf16), so rounding to `element` does
+    not change them. The result has the type in which `element` is computed, such as f32 for bf16."""
     if isinstance(element, Float64Type):
         bits, number = 53, b.add(b.scaled(_bits(b, words[0], 27), 1 << 26), _bits(b, words[1], 26))
     else:

@@ -94,8 +94,9 @@ def _unpacked(b: Builder, x: SSAValue, shape: Sequence[Extent], outer: int = 0) 
     return b.map(x, dims(len(packed_shape)), shape)
 
 
-Rule = Callable[..., Sequence[SSAValue]]
-"""Cell: (builder, contribution of the input to all gates, contribution of the state, states...) -> the next states."""
+Cell = Callable[..., Sequence[SSAValue]]
+"""One step of a recurrent layer: (builder, contribution of the input to all gates, contribution of the state,
+states...) -> the next states. The states of an LSTM are h and c; all other cells have h alone."""
 
 
 def _lstm(b: Builder, from_input: SSAValue, from_state: SSAValue, h: SSAValue, c: SSAValue) -> Sequence[SSAValue]:
@@ -106,7 +107,8 @@ def _lstm(b: Builder, from_input: SSAValue, from_state: SSAValue, h: SSAValue, c
 
 
 def _gru(b: Builder, from_input: SSAValue, from_state: SSAValue, h: SSAValue) -> Sequence[SSAValue]:
-    """Returns h' = (1 - z) * n + z * h of a GRU cell, where n = tanh(x_n + r * h_n)."""
+    """Returns h' = (1 - z) * n + z * h of a GRU cell, where n = tanh(x_n + r * h_n). x_n and h_n are the contributions
+    of input and state to n."""
     (xr, xz, xn), (hr, hz, hn) = _gates(b, from_input, 3), _gates(b, from_state, 3)
     r, z = b.sigmoid(b.add(xr, hr)), b.sigmoid(b.add(xz, hz))
     n = b.math(math.TanhOp, b.add(xn, b.mul(r, hn)))
@@ -135,7 +137,7 @@ def _biased(b: Builder, x: SSAValue, *biases: SSAValue) -> SSAValue:
 
 
 def _run(
-    b: Builder, x: SSAValue, states: list[SSAValue], params: Sequence[SSAValue], has_biases: bool, rule: Rule
+    b: Builder, x: SSAValue, states: list[SSAValue], params: Sequence[SSAValue], has_biases: bool, cell: Cell
 ) -> list[SSAValue]:
     """Runs one direction of one layer.
 
@@ -146,19 +148,21 @@ def _run(
         params: Weights [gates * hidden, inputs] and [gates * hidden, state], two biases [gates * hidden] if
             `has_biases`, and the projection [state, hidden] of an LSTM that has one.
         has_biases: True if `params` has biases.
-        rule: Cell function.
+        cell: Function of one step.
 
     Returns:
-        The first state of all steps, of shape [T, B, ...], and the last values of the other states.
+        The values of h after each step, of shape [T, B, ...]. For an LSTM, also the last value of c.
     """
     storage, weight, projection = element_type(states[0].type), params[1], params[4 if has_biases else 2 :]
     biases = params[2:4] if has_biases else ()
-    state_biases = biases[1:] if rule is _gru else ()  # A GRU multiplies this bias by its reset gate.
+    # A GRU multiplies the bias of the state by its reset gate, so each step adds it. All other biases are added in
+    # advance.
+    state_biases = biases[1:] if cell is _gru else ()
     from_input = _biased(b, times_transposed(b, x, params[0]), *biases[: len(biases) - len(state_biases)])
 
     def step(b: Builder, carries: list[SSAValue], slices: list[SSAValue], shared: list[SSAValue]) -> list[SSAValue]:
         from_state = _biased(b, times_transposed(b, carries[0], shared[0]), *shared[1 : 1 + len(state_biases)])
-        h, *other_states = rule(b, slices[0], from_state, *map(b.working, carries))
+        h, *other_states = cell(b, slices[0], from_state, *map(b.working, carries))
         h = times_transposed(b, h, shared[-1]) if projection else h
         return [b.cast(v, storage) for v in (h, *other_states)]
 
@@ -182,7 +186,7 @@ def _layers(
     bidirectional: bool,
     batch_first: bool,
     generator: SSAValue | None,
-    rule: Rule = _lstm,
+    cell: Cell = _lstm,
 ) -> list[SSAValue]:
     """Returns the output and the last states of all layers. States have the shape [layers * directions, B, ...]."""
     x, states = input, [hx] if isinstance(hx, SSAValue) else hx
@@ -203,7 +207,7 @@ def _layers(
             initial = [reshape_to(b, sliced(b, s, 0, number, 1), extents_of(s.type)[1:]) for s in states]
             inputs = _reversed(b, x) if direction else x
             steps, *finals = _run(
-                b, inputs, initial, params[number * params_per_run : (number + 1) * params_per_run], has_biases, rule
+                b, inputs, initial, params[number * params_per_run : (number + 1) * params_per_run], has_biases, cell
             )
             end = sliced(b, steps, 0, fixed(extents_of(steps.type)[0]) - 1, 1)
             for ends, final in zip(last, (end, *finals), strict=True):
@@ -216,5 +220,5 @@ def _layers(
     return [permuted(b, x, [1, 0, 2]) if batch_first else x, *ends]
 
 
-for _name, _rule in (("lstm", _lstm), ("gru", _gru), ("rnn_tanh", _tanh), ("rnn_relu", _relu)):
-    decomposes(f"{_name}.input")(partial(_layers, rule=_rule))
+for _name, _cell in (("lstm", _lstm), ("gru", _gru), ("rnn_tanh", _tanh), ("rnn_relu", _relu)):
+    decomposes(f"{_name}.input")(partial(_layers, cell=_cell))

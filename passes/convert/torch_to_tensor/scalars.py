@@ -5,8 +5,8 @@ to represent it:
 
 - An integer is converted to the type of the tensors, modulo 2^width: `x // -3` of uint8 divides by 253.
 - A float is converted to the type in which the operator computes ("opmath": f32 for f16 and bf16). The operators in
-  `HELD` convert it to the type of the tensors.
-- The arguments in `CHECKED` are converted with a check (`c10::Scalar::to`), which refuses numbers out of range.
+  `TENSOR_TYPE_SCALARS` convert it to the type of the tensors.
+- The arguments in `CHECKED_SCALARS` are converted with a check (`c10::Scalar::to`), which refuses numbers out of range.
 
 Source: ATen/native/cuda of PyTorch 2.13. `gpu_kernel_with_scalars` converts a scalar to the parameter type of its
 function, `opmath_gpu_kernel_with_scalars` to opmath. Comparisons convert it to the common type of both operands.
@@ -65,38 +65,39 @@ def rounded(value: Number, element: Attribute) -> Number:
 
 
 def _arguments(rows: str) -> Mapping[str, Sequence[str]]:
-    """Parses "operator argument ..., operator argument ..." into operator -> arguments."""
+    """Parses a table such as "fill value, where self other". Returns operator -> names of arguments."""
     return {name: arguments for name, *arguments in map(str.split, rows.split(","))}
 
 
-HELD = _arguments(
+TENSOR_TYPE_SCALARS = _arguments(
     """fill value, fmod other, hardshrink lambd, masked_fill value, pow self exponent, remainder self other,
     softshrink lambd, threshold threshold value, where self other, xlogy self other"""
 )
 """Operator -> scalar arguments that its kernel converts to the type of the tensors."""
 
-CHECKED = _arguments(
+CHECKED_SCALARS = _arguments(
     """add alpha, addcdiv value, addcmul value, clamp min max, clamp_max max, clamp_min min, constant_pad_nd value,
     fill value, full fill_value, full_like fill_value, hardshrink lambd, hardtanh min_val max_val, index_add alpha,
     index_fill value, masked_fill value, new_full fill_value, pow exponent, rsub alpha, scalar_tensor s, scatter value,
     softshrink lambd, sub alpha, threshold threshold value"""
 )
-"""Operator -> scalar arguments that PyTorch refuses if they are out of range of the type they are converted to."""
+"""Operator -> scalar arguments that PyTorch refuses if they are out of range. The check is made if they are converted
+to an integer type or to f16."""
 
-CHECKED_INTEGERS = _arguments("where self other")
-"""Operator -> scalar arguments that PyTorch refuses if they are out of range of an integer type."""
+INTEGER_CHECKED_SCALARS = _arguments("where self other")
+"""Operator -> scalar arguments with the check of `CHECKED_SCALARS` for integer types only, not for f16."""
 
 DIVISORS = {"div": "other", "fmod": "other", "remainder": "other"}
 """Operator -> scalar argument that must not be 0 for integers."""
 
-SUMS = ("add", "sub", "rsub")
-"""Operators with a factor `alpha`. It may be a boolean only if the tensors are."""
+ALPHA_OPERATORS = ("add", "sub", "rsub")
+"""Operators with a factor `alpha`, which may be a boolean only for tensors of booleans."""
 
-DIFFERENCES = ("sub", "rsub")
-"""Operators that refuse booleans."""
+SUBTRACTIONS = ("sub", "rsub")
+"""Operators that subtract, which refuse booleans. They add `-alpha` times a tensor."""
 
 
-def held_scalars(overload: str, arguments: Mapping[str, Value], element: Attribute) -> dict[str, Value]:
+def convert_scalars(overload: str, arguments: Mapping[str, Value], element: Attribute) -> dict[str, Value]:
     """Returns the arguments of an operator, with scalars converted as its kernel does.
 
     Args:
@@ -108,33 +109,39 @@ def held_scalars(overload: str, arguments: Mapping[str, Value], element: Attribu
         UnsupportedError: For a scalar that PyTorch refuses.
     """
     name, integers = overload.partition(".")[0], not is_float(element)
-    held, checked = HELD.get(name, ()), (*CHECKED.get(name, ()), *(CHECKED_INTEGERS.get(name, ()) if integers else ()))
+    tensor_type, checked = (
+        TENSOR_TYPE_SCALARS.get(name, ()),
+        (*CHECKED_SCALARS.get(name, ()), *(INTEGER_CHECKED_SCALARS.get(name, ()) if integers else ())),
+    )
     values = dict(arguments)
     for argument, value in arguments.items():
-        if name in DIFFERENCES and isinstance(value, SSAValue) and element_type(value.type) == i1:
+        if name in SUBTRACTIONS and isinstance(value, SSAValue) and element_type(value.type) == i1:
             raise UnsupportedError("PyTorch subtracts no truth values", argument=argument)
         if not isinstance(value, int | float):
             continue
-        holder = element if argument in held or integers else work_type(element)
-        reason = _no_number(name, argument, value, element) if integers or isinstance(value, bool) else None
-        if reason is None and argument in checked and (integers or holder == f16):
-            negated = argument == "alpha" and name in DIFFERENCES  # PyTorch adds -alpha times the tensor.
-            reason = _overflow(-value if negated else value, holder)
+        target = element if argument in tensor_type or integers else work_type(element)
+        reason = _refusal(name, argument, value, element) if integers or isinstance(value, bool) else None
+        if reason is None and argument in checked and (integers or target == f16):
+            negated = argument == "alpha" and name in SUBTRACTIONS
+            reason = _overflow_reason(-value if negated else value, target)
         if reason is not None:
             raise UnsupportedError(reason, argument=argument)
-        if argument in held:
+        if argument in tensor_type:
             values[argument] = rounded(value, element)
     return values
 
 
-def _no_number(name: str, argument: str, value: float, element: Attribute) -> str | None:
-    """Returns the reason why PyTorch refuses a scalar argument of an operator on `element`s, or None if it accepts
-    it."""
-    if isinstance(value, bool) and (name in DIFFERENCES or name in SUMS and argument == "alpha" and element != i1):
+def _refusal(name: str, argument: str, value: float, element: Attribute) -> str | None:
+    """Returns the reason why PyTorch refuses a scalar argument, or None if it accepts the scalar.
+
+    `name` is the operator, `element` the element type of its result."""
+    if isinstance(value, bool) and (
+        name in SUBTRACTIONS or name in ALPHA_OPERATORS and argument == "alpha" and element != i1
+    ):
         return "PyTorch takes no truth value here"
     if is_float(element):
         return None
-    if name in SUMS and argument == "alpha" and isinstance(value, float):
+    if name in ALPHA_OPERATORS and argument == "alpha" and isinstance(value, float):
         return "a float does not scale integers"
     if element != i1 and (name, argument) == ("pow", "exponent") and value < 0:
         return "an integer to a negative power"
@@ -143,7 +150,7 @@ def _no_number(name: str, argument: str, value: float, element: Attribute) -> st
     return None
 
 
-def _overflow(value: float, element: Attribute) -> str | None:
+def _overflow_reason(value: float, element: Attribute) -> str | None:
     """Returns the reason why c10's checked conversion to an integer type or f16 refuses `value`, or None.
 
     For an unsigned type, integers down to minus its largest value are accepted."""
@@ -168,27 +175,28 @@ FLOATS_ONLY = frozenset(
 FLOAT_RESULTS = frozenset("_log_softmax _softmax log_softmax softmax".split())
 """Operators with float results. Their inputs are converted to the result type first."""
 
-NO_TRUTHS = frozenset(
+NO_BOOLEAN_INPUT = frozenset(
     """addbmm addcmul addmm addmv argmax argmin avg_pool1d avg_pool2d avg_pool3d bmm ceil
     convolution floor index_reduce linear matmul max_pool1d max_pool2d max_pool2d_with_indices
     max_pool3d max_pool3d_with_indices mm relu round threshold topk trunc""".split()
 )
 """Operators that refuse booleans as their first tensor."""
 
-NO_TRUTHS_RESULT = frozenset(("arange", "clamp", "clamp_max", "clamp_min", "pow"))
+NO_BOOLEAN_RESULT = frozenset(("arange", "clamp", "clamp_max", "clamp_min", "pow"))
 """Operators that refuse a boolean result type."""
 
-BITS_ONLY = frozenset(
+UINT64_OPERATORS = frozenset(
     """__and__ __or__ __xor__ add all any as_strided_scatter bitwise_and bitwise_not bitwise_or bitwise_xor cumprod
     cumsum div.Scalar div.Tensor embedding empty_like eq gather index index_select isfinite isinf isnan logical_and
     logical_not logical_or logical_xor masked_fill mul ne neg new_ones new_zeros ones ones_like prod rsub sqrt sub sum
     where zeros zeros_like""".split()
 )
-"""Operators or overloads that accept uint64: they have the same result bits as for i64, or convert it to a float."""
+"""Operators or overloads that accept uint64. Their results have the same bits as for i64, or they convert their
+operands to floats."""
 
 _WIDER = "convert it first (x.to(torch.int64))"
 
-_MOVES = ("concat", "creation", "views")
+_UINT64_MODULES = ("concat", "creation", "views")
 """Modules of decompositions that only move, create or convert numbers, and so accept uint64."""
 
 
@@ -209,11 +217,12 @@ def check_types(overload: str, module: str, arguments: Collection[Value], result
     if overload == "pow.Scalar" and first == i1 and any(isinstance(v, bool) for v in arguments):
         raise UnsupportedError("PyTorch has no kernel for truth values")
     if first != result and name in FLOAT_RESULTS:
-        first = result  # The input is converted before the operator.
+        # PyTorch converts the input to the type of the result first.
+        first = result
     if not (is_float(first) or is_float8(first)) and {name, overload} & (FLOATS_ONLY | FLOAT_RESULTS):
         raise UnsupportedError(f"PyTorch has no kernel for {first}")
     family = module.rpartition(".")[2]
-    if UINT64 in (first, result) and family not in _MOVES and not {name, overload} & BITS_ONLY:
+    if UINT64 in (first, result) and family not in _UINT64_MODULES and not {name, overload} & UINT64_OPERATORS:
         raise UnsupportedError("the data type uint64 is not supported by this operator", remedy=_WIDER)
-    if i1 in (first if name in NO_TRUTHS else None, result if name in NO_TRUTHS_RESULT else None):
+    if i1 in (first if name in NO_BOOLEAN_INPUT else None, result if name in NO_BOOLEAN_RESULT else None):
         raise UnsupportedError("PyTorch has no kernel for truth values")

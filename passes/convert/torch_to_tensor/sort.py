@@ -49,17 +49,19 @@ def is_long(x: SSAValue, dim: int) -> bool:
     return n > MAX_COUNTED_ELEMENTS and prod(map(typical, shape)) * n > MAX_COUNTING_COMPARISONS
 
 
-def _compared_dims(rank: int, dim: int) -> list[int]:
-    """Returns the dimensions of a tensor in a space with one more dimension, `rank`, which replaces `dim`.
+def _other_element_dims(rank: int, dim: int) -> list[int]:
+    """Returns the dimensions of the pairwise space along which the other element of a pair is placed.
 
-    In this space each element along `dim` meets each element along `rank`."""
+    The pairwise space has the `rank` dimensions of a tensor, and a last one, as long as `dim`. The first element of a
+    pair varies along `dim`, the other element along the last dimension, so each element along `dim` meets each."""
     return [rank if d == dim else d for d in range(rank)]
 
 
 def ordered(b: Builder, x: SSAValue) -> SSAValue:
     """Returns integers with the order of `x`. NaN is the greatest and equal to itself.
 
-    The bits of a float are ordered as an integer, if those of negative floats are reflected."""
+    The bits of nonnegative floats are ordered as integers. The order of negative floats is reversed, so their bits are
+    reflected."""
     if not is_float(x.type):
         return x
     bits = 8 * element_bytes(x.type)
@@ -91,7 +93,7 @@ def ranks(b: Builder, x: SSAValue, dim: int, descending: bool) -> SSAValue:
     """
     shape, rank, keys = extents_of(x.type), len(extents_of(x.type)), ordered(b, x)
     space = [*shape, shape[dim]]
-    own_keys, other_keys = b.place(keys, range(rank), space), b.place(keys, _compared_dims(rank, dim), space)
+    own_keys, other_keys = b.place(keys, range(rank), space), b.place(keys, _other_element_dims(rank, dim), space)
     before, same = comes_before(b, other_keys, own_keys, descending)
     before = b.either(before, b.both(same, b.cmp("lt", _number(b, rank, space), _number(b, dim, space))))
     return b.reduce("add", b.cast(before, i32), [rank])
@@ -119,7 +121,7 @@ def order(b: Builder, x: SSAValue, dim: int, descending: bool, count: int | None
     if is_long(x, dim):
         return sliced(b, order_by_network(b, x, dim, descending), dim, 0, result_size)
     space = [*shape[:dim], result_size, *shape[dim + 1 :], shape[dim]]
-    position = b.place(ranks(b, x, dim, descending), _compared_dims(rank, dim), space)
+    position = b.place(ranks(b, x, dim, descending), _other_element_dims(rank, dim), space)
     hit, place = b.cmp("eq", position, _number(b, dim, space)), _number(b, rank, space)
     return b.cast(b.reduce("max", b.select(hit, place, b.like(place, 0)), [rank]), i64)
 
@@ -283,7 +285,7 @@ def _exchanged(b: Builder, place: SSAValue, plan: SSAValue, keys: SSAValue, desc
 def _plan(b: Builder, stages: int) -> SSAValue:
     """Returns the numbers (k, j) of every step, as a tensor of shape [steps, 2]."""
     steps = stages * (stages + 1) // 2
-    # Step t belongs to the last stage s with s (s - 1) / 2 <= t, and is number t - s (s - 1) / 2 of its s steps.
+    # Stage s = 1, 2, ... has s steps, so it starts at step s (s - 1) / 2. Step t is in the last stage that starts by t.
     t, s = b.iota(0, [steps, stages]), b.plus(b.iota(1, [steps, stages]), 1)
     begun = b.cmp("le", _half_product(b, s), t)
     stage = b.reduce("add", b.cast(begun, i64), [1])

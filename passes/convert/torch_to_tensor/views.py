@@ -377,9 +377,12 @@ def _slice_of_some_size(
 ) -> SSAValue:
     """Returns a slice whose size is known only at run time.
 
-    The declared result has the number of elements, and its range guarantees that they are inside `x`. It must be one
-    of: the size that `start` and `end` give without clamping, the elements from `start` to the end, or the whole
-    dimension."""
+    The declared size of the result decides the number of elements; its value range guarantees that they are inside `x`.
+    Any other size than these is refused:
+
+    - the size of `start:end:step` without clamping to `x`, or 0;
+    - with step 1, all elements from `start`, or the whole dimension.
+    """
     shape = list(extents_of(x.type))
     extent = shape[dim]
     first = constant(0) if start is None else from_front(b, extent, start)

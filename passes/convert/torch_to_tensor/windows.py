@@ -39,7 +39,7 @@ class Window:
     outputs: Extent
     """Output positions."""
     size: Extent
-    """Offsets of a window, at most."""
+    """Maximum number of offsets in a window."""
     scale: int = 1
     step: int = 1
     shift: int = 0
@@ -97,7 +97,7 @@ def convolved(
         stride: Distance of windows.
         padding: Elements of padding on both ends.
         dilation: Distance of the elements of a window.
-        output_padding: Not used.
+        output_padding: Not used; the parameters are those of `upsampled`.
     """
     room = plus(algebra.of(extent), constant(2 * padding - dilation * (size - 1) - 1))
     outputs = algebra.extent(plus(divided("div", room, stride), constant(1)))
@@ -221,11 +221,9 @@ def _contract_windows(
     x_at = [index[0], _grouped(group, c, groups, inner), *places]
     row, column, count = (c, channel, inner) if transposed else (channel, c, per_group)
     w_at = [_grouped(group, row, groups, count), column, *index[4 + n :]]
-    factors = (
-        b.map(x, x_at, space, bounds, 0),
-        b.map(w, w_at, space),
-    )  # The cast follows the index map, next to the product.
-    y = b.reduce("add", b.mul(*(b.cast(f, element) for f in factors)), range(3 + n, len(space)))
+    # The padding is applied before the cast, so that it becomes the fill value of a load from `x`.
+    operands = b.map(x, x_at, space, bounds, 0), b.map(w, w_at, space)
+    y = b.reduce("add", b.mul(*(b.cast(operand, element) for operand in operands)), range(3 + n, len(space)))
     return reshape_to(b, y, [batch, groups * per_group, *(v.outputs for v in windows)])
 
 

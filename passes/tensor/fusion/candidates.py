@@ -39,11 +39,12 @@ def required_values(function: func.FuncOp) -> set[SSAValue]:
     """Returns the values that must be materialised.
 
     - Results of `function`, and operands of calls.
-    - `compared_sums`.
-    - The initial tensor of a scatter, and the tensors from which its values and indices are computed elementwise. The
-      nest of the scatter computes the rest itself.
-    - The tensors from which the source of a prefix scan is computed elementwise, and the last elementwise result after
-      the scan. The nest of the scan computes everything between.
+    - Sums that are compared with themselves (`compared_sums`).
+    - The initial tensor of a scatter.
+    - The nearest tensors from which the values and indices of a scatter are computed elementwise. The nest of the
+      scatter computes only these elementwise operations itself.
+    - Likewise, the nearest tensors from which the source of a prefix scan is computed elementwise.
+    - The last result in the chain of elementwise operations after a scan, which the nest of the scan computes.
     """
     values, ops = set[SSAValue](), [*function.body.block.ops]
     if any(isinstance(op, payload.CmpOp) for op in ops):
@@ -72,9 +73,9 @@ def _end_of_scan(value: SSAValue) -> SSAValue:
 
 
 def elementwise_sources(value: SSAValue) -> list[SSAValue]:
-    """Returns the tensors from which `value` is computed by views and elementwise operations alone.
+    """Returns the nearest tensors from which `value` is computed by views and elementwise operations alone.
 
-    Returns `value` itself if that takes more than `MAX_CHEAP_OPERATIONS` operations. Arguments and results of calls,
+    Returns `value` itself if more than `MAX_CHEAP_OPERATIONS` tensors are involved. Arguments and results of calls,
     which are in memory anyway, are omitted."""
     sources, seen, todo = dict[SSAValue, None](), set[SSAValue](), [value]
     while todo:
@@ -168,30 +169,32 @@ MAX_REPEATED_OPERATIONS = 4
 """Maximum number of operations that are cheaper to repeat than a tensor is to write and read. Tuned by hand."""
 
 MAX_FUSED_OPERATIONS = 40
-"""Maximum number of operations between memory and an element of a fused tensor. Tuned by hand."""
+"""Maximum number of operations that compute an element of a fused tensor from tensors in memory. Tuned by hand."""
 
 
 @dataclass(frozen=True)
 class FusedElement:
-    """Cost of one element of a fused tensor, counted from the tensors in memory."""
+    """Operations that compute one element of a fused tensor from tensors in memory."""
 
     operations: int = 0
-    """Scalar operations."""
-    sum: bool = False
+    """Number of scalar operations."""
+    reduces: bool = False
     """True if a reduction, gather or other operation that is not elementwise is among them."""
 
 
 def greedy(function: func.FuncOp, candidates: Iterable[SSAValue], fixed: Set[SSAValue]) -> set[SSAValue]:
     """Returns the tensors to materialise by `tensor-plan-fusion{strategy=simple}`: one walk, without a cost model.
 
-    A tensor without a reduction since memory is fused into its users if
+    The operations of a tensor are those that compute an element from the tensors in memory (`FusedElement`). A tensor
+    is fused into its users in three cases:
 
-    - its elements take at most `MAX_REPEATED_OPERATIONS` operations since memory, however often they are read, or
-    - it has one user, which reads each element once.
+    - It has at most `MAX_REPEATED_OPERATIONS` operations, all elementwise, however often it is read.
+    - It has at most `MAX_FUSED_OPERATIONS`, all elementwise, and one user that reads each element once.
+    - It has at most `MAX_FUSED_OPERATIONS`, with a reduction. Its only user is elementwise and has the same shape, such
+      as the addition of a bias after a matmul.
 
-    A tensor with a reduction since memory is fused into its user if that is a single elementwise operation with a
-    result of the same shape, such as the addition of a bias after a matmul. All other tensors are materialised. So the
-    reductions of a kernel have the shape of its result, and none is an operand of another.
+    All other tensors are materialised, and so are views that are candidates. So the reductions of a kernel have the
+    shape of its result, and no reduction is an operand of another one.
 
     Args:
         function: Function that is planned.
@@ -205,7 +208,7 @@ def greedy(function: func.FuncOp, candidates: Iterable[SSAValue], fixed: Set[SSA
     for op in function.body.block.ops:
         operands = [elements[v] for v in dict.fromkeys(op.operands) if v in elements]
         operations = sum(e.operations for e in operands) + is_payload(op)
-        element = FusedElement(operations, any(e.sum for e in operands) or not is_elementwise(op))
+        element = FusedElement(operations, any(e.reduces for e in operands) or not is_elementwise(op))
         for result in op.results:
             if result in fixed or result in possible and not _is_fused(result, op, element):
                 materialized_values.add(result)
@@ -219,18 +222,18 @@ def _is_fused(value: SSAValue, op: Operation, element: FusedElement) -> bool:
     # A view is a candidate only at the end of a long chain of views.
     if element.operations > MAX_FUSED_OPERATIONS or isinstance(op, tensor.IndexMapOp):
         return False
-    if element.operations <= MAX_REPEATED_OPERATIONS and not element.sum:
+    if element.operations <= MAX_REPEATED_OPERATIONS and not element.reduces:
         return True
     reader = value.get_user_of_unique_use()
     if reader is None:
         return False
-    if element.sum:
+    if element.reduces:
         return is_payload(reader) and extents_of(reader.results[0].type) == extents_of(value.type)
-    if isinstance(reader, tensor.IndexMapOp) and _is_permutation(reader):
+    if isinstance(reader, tensor.IndexMapOp) and _uses_all_dims(reader):
         reader = reader.result.get_user_of_unique_use()
     return reader is not None and (is_payload(reader) or isinstance(reader, tensor.ReduceOp))
 
 
-def _is_permutation(view: tensor.IndexMapOp) -> bool:
-    """Returns true if a view has each element of its source at most once."""
+def _uses_all_dims(view: tensor.IndexMapOp) -> bool:
+    """Returns true if all dimensions of a view occur in its map, so that it does not broadcast."""
     return len(view.map.data.used_dims()) == view.map.data.num_dims

@@ -130,9 +130,11 @@ def planned_seconds(ctx: Context, kernel: Kernel, target: Target, precision: str
 def computed_operands(
     function: func.FuncOp, number: Mapping[SSAValue, int], materialized: Container[int]
 ) -> dict[int, bool]:
-    """Returns the candidates to materialise so that contractions can load operands that their kernels compute now.
+    """Returns the candidates that hold operands of contractions, if the kernels of the contractions compute them.
 
-    For each operand this is the smallest tensor among the operand and the sources of its conversions and views.
+    If such a candidate is materialised, the contraction loads its operand. Often several candidates hold the same
+    operand, such as a tensor and its conversion to bf16: the smallest one is returned. Squared operands, as in the sum
+    of squares of a norm, are returned too.
 
     Args:
         function: Function that is planned.
@@ -140,8 +142,7 @@ def computed_operands(
         materialized: Numbers of the candidates that the plan materialises.
 
     Returns:
-        Number of a candidate, in program order -> True if it is an operand of a contraction. False if it is used in
-        sums of squares alone.
+        Number of a candidate, in program order -> True if it is multiplied by another tensor, False if only by itself.
     """
     values = dict[int, bool]()
     for op in function.body.block.ops:
@@ -156,8 +157,10 @@ def computed_operands(
 
 
 def _smallest_form(operand: SSAValue, number: Mapping[SSAValue, int], materialized: Container[int]) -> list[int]:
-    """Returns the number of the smallest candidate from which conversions and views alone compute `operand`, itself
-    included. Of equally small ones it is the nearest to the operand. Returns an empty list if the operand is loaded."""
+    """Returns a list with the number of the smallest candidate that holds the elements of `operand`.
+
+    Candidates are `operand` and the sources of its conversions and views; of equally small ones the nearest is taken.
+    Returns an empty list if there is none, or if the plan materialises one, so that the operand is loaded already."""
     forms = list[tuple[int, int]]()
     while not in_memory(operand) and (form := number.get(operand, -1)) not in materialized:
         if form >= 0:
@@ -172,7 +175,8 @@ def _smallest_form(operand: SSAValue, number: Mapping[SSAValue, int], materializ
 def contracts_flat(kernel: Kernel) -> bool:
     """Returns true if `kernel` has contractions, and none uses the result of another.
 
-    Where one does, as in attention, its operand is in registers already, and materialising it would not help."""
+    If one uses another, as in attention, the operand of the later one is in registers, and materialising it would not
+    help."""
     contractions = {c.reduce for c in kernel.contractions}
     inside = (reached(reduce.body, lambda node: node.children) for reduce in contractions)
     return bool(contractions) and contractions.isdisjoint(node for nodes in inside for node in nodes)

@@ -51,9 +51,9 @@ class Contraction:
     enclosing: int
     """Bit mask of the variables of the reductions around it."""
     lhs: int
-    """Bit mask of the variables of the left operand, without those of the sum."""
+    """Bit mask of the variables of the left operand, except the summed ones."""
     rhs: int
-    """Bit mask of the variables of the right operand, without those of the sum."""
+    """Bit mask of the variables of the right operand, except the summed ones."""
     narrow: bool
     """True if an operand is computed from floats narrower than 32 bits, so that tensor cores are used."""
     gathered: bool
@@ -126,7 +126,8 @@ class Kernel:
         return len(seen)
 
     def _row_variables(self, variables: Sequence[int]) -> Iterator[tuple[int, int]]:
-        """Yields (variable of a reduction, free variable of equal extent that indexes the elements of a row)."""
+        """Yields (variable of a reduction, free variable) pairs that index the elements of the same row: (k, j) in the
+        example of `row_variable`. Both have equal extents."""
         extents, free = self.graph.typical_extents, self._members(self.free & ~self.rows)
         for r in variables:
             if (v := next((v for v in free if extents[v] == extents[r]), None)) is not None:
@@ -134,7 +135,7 @@ class Kernel:
                 yield r, v
 
     def _with_row_variables(self, free: int) -> int:
-        """Returns `free` with each variable of a reduction replaced by the free variable along the same row, if any."""
+        """Returns the bit mask `free` with variables of reductions replaced by free ones, as in `row_variable`."""
         for r, v in self.row_variable.items():
             if free >> r & 1:
                 free = free & ~(1 << r) | 1 << v
@@ -159,7 +160,8 @@ class Kernel:
             sides = self._members(c.lhs & ~batch), self._members(c.rhs & ~batch)
             vector = not all(sides) and any(c.reduce.bound & enclosing for _, enclosing in self.reductions)
             for side in sides:
-                # A vector times a matrix has no tiles: reductions inside it are computed for each element.
+                # A product of a vector and a matrix with a reduction inside is not tiled: each block computes one
+                # element along the long side, and so repeats the inner reduction for each element.
                 total = self._count(side)
                 room = total if total <= 2 * side_extent else 1 if vector else side_extent
                 for v in reversed(side):
@@ -167,14 +169,15 @@ class Kernel:
                         tile[v] = max(1, min(room, self.graph.typical_extents[v]))
                         room //= tile[v]
             tile = dict.fromkeys(self._members(batch), 1) | tile
-        # A block has one index of each variable that no contraction depends on, and repeats the contractions.
+        # Variables that no contraction depends on have extent 1: for each of their indices, another block repeats the
+        # contractions.
         return dict.fromkeys(self.variables, 1) | tile if tile else tile
 
     def _row_extents(self, block: int) -> dict[int, int]:
-        """Returns the tile of a block in a kernel of reductions without contractions.
+        """Returns the tile of a block in a kernel of reductions without contractions: at most 2 * `block` elements.
 
-        Every block repeats the nested reductions that do not depend on a variable, so the tile has several indices of
-        these variables."""
+        If a nested reduction does not depend on a free variable, each block along this variable repeats it. So the tile
+        has several indices of such a variable, which share the result. Other variables have no entry."""
         nested, room, blocks = (
             [node.free for node, enclosing in self.reductions if enclosing],
             2 * block,
@@ -213,14 +216,14 @@ class Kernel:
             return count * max(1, min(self.target.sms // max(count, 1), self._max_splits(MIN_SPLIT_K_ELEMENTS)))
         if not self.reductions:
             return inf
-        # The blocks of a cluster share a row if all reductions are long enough for them.
+        # The blocks of a cluster share a row if each reduction has one variable and all are long enough.
         single = all(len(node.variables) == 1 for node, _ in self.reductions)
         shared = single and min(self.lengths.values()) >= SHARED_LENGTH and self.target.has("cluster")
         rows = prod(-(-extents[v] // blocks.get(v, 1)) for v in self._members(self.rows))
         return rows * max(CLUSTERS) if shared else rows
 
     def _max_splits(self, min_elements: int) -> int:
-        """Returns how many blocks can share the outermost reductions, with at least `min_elements` elements each.
+        """Returns how many blocks can share the outermost reductions, with at least `min_elements` iterations each.
         Returns 1 if the reductions are several loops."""
         return max(1, next(iter(self.lengths.values())) // min_elements) if len(self.lengths) == 1 else 1
 
@@ -333,7 +336,8 @@ def _operands(node: Node) -> tuple[Node, ...]:
 
 
 def contraction(node: Reduce, enclosing: int) -> Contraction | None:
-    """Returns the reduction `node` inside `enclosing` as a contraction, or None if it is no sum of such products."""
+    """Returns the reduction `node` as a contraction, or None if it is not a sum of products of two operands that depend
+    on different variables. `enclosing` is the bit mask of the variables of the reductions around it."""
     bound = node.bound
     operands = [f for f in reached(node.body, _operands) if not _operands(f) and f.free & bound]
     if node.kind != ReductionKind.ADD or len(operands) < 2:
@@ -349,9 +353,11 @@ def contraction(node: Reduce, enclosing: int) -> Contraction | None:
 
 
 def product_nodes(node: Reduce) -> set[Node]:
-    """Returns the multiplications of a contraction that cost no scalar operation per iteration: that of its two
-    operands, which a multiply-add or a matrix unit does, and those by factors that `loop-hoist-reduction-factors` moves
-    out."""
+    """Returns the multiplications of a contraction that cost no scalar operation per iteration.
+
+    - The multiplication of the two operands: a multiply-add or a matrix unit does it.
+    - Multiplications by factors that `loop-hoist-reduction-factors` moves out of the sum.
+    """
     products = ((n, _operands(n)) for n in reached(node.body, _operands))
     return {n for n, of in products if of and (n.free == node.body.free or any(not f.free & node.bound for f in of))}
 

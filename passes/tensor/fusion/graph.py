@@ -303,7 +303,8 @@ class _Scope:
     arguments: dict[int, BlockArgument]
     """Variable -> its block argument."""
     values: dict[object, SSAValue] = field(default_factory=dict[object, SSAValue])
-    """Node, form or atom of a form -> its value, if this body computes it."""
+    """Node, form or atom of a form (a variable, symbol, quotient or remainder) -> its value, if this body computes
+    it."""
 
 
 @dataclass

@@ -170,8 +170,8 @@ class Pull:
         return self._define(cast(Operation, value.owner), at, ()), variables
 
     def value(self, value: SSAValue, at: tuple[Form, ...], guard: Guard) -> Node:
-        """Returns the node of element `at` of `value`. Where the guard fails, its number is arbitrary, and it must not
-        access memory out of bounds.
+        """Returns the node of element `at` of `value`. Where the guard fails, the node has an arbitrary value, but
+        still loads nothing out of bounds.
 
         Args:
             value: Tensor, or scalar with `at = ()`.

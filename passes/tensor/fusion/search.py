@@ -78,7 +78,7 @@ class Search:
     planned: dict[bytes, float] = field(default_factory=dict[bytes, float])
     """Structural key of a kernel -> seconds by the planning model."""
     faster: dict[tuple[bool | bytes, ...], bool] = field(default_factory=dict[tuple[bool | bytes, ...], bool])
-    """Keys of the kernels of two plans, with an operand materialised and fused -> True if the first plan is faster."""
+    """Results of `_is_faster`, by its `contracted` and the structural keys of the kernels of both plans."""
     computed_from: dict[SSAValue, int] = field(default_factory=dict[SSAValue, int])
     """Value -> bit mask of the candidates that it depends on, itself included."""
     inputs: dict[int, set[int]] = field(default_factory=dict[int, set[int]])
@@ -180,9 +180,15 @@ class Search:
     def _is_faster(self, value: int, contracted: bool, kernels: dict[int, int], fused: dict[int, int]) -> bool:
         """Returns true if materialising an operand of a contraction saves time by the planning model.
 
+        Returns false without a prediction in three cases:
+
+        - no kernel that computes the operand now has contractions that are independent (`contracts_flat`);
+        - the operand is larger than the tensors it is computed from;
+        - the operand is only squared, and its own kernel has no contraction.
+
         Args:
-            value: The operand.
-            contracted: False if `value` is used in sums of squares alone, which are no contractions.
+            value: Candidate that holds the operand.
+            contracted: False if `value` is only multiplied by itself, as in a sum of squares.
             kernels: Kernels of the plan that materialises `value`, as root -> inlined.
             fused: Kernels of the plan that fuses `value`, as root -> inlined.
         """
@@ -234,11 +240,10 @@ class Search:
         return more - self.cost(value, self.inlined[value])[1]
 
     def _rank(self, value: int) -> tuple[float, int, int]:
-        """Returns the sort key of the step that fuses `value`: change of time in seconds, number of candidates,
-        `value`.
+        """Returns the sort key of the step that fuses `value`: (change of time in seconds, size, `value`).
 
-        The time is rounded to picoseconds. Of equal steps the one with the smallest kernels is first, so that the
-        kernels of a chain grow evenly."""
+        The time is rounded to picoseconds. The size is the number of candidates that the kernels of `value` and of its
+        users inline. Of equally good steps the smallest is first, so that the kernels of a chain grow evenly."""
         size = sum(self.inlined[r].bit_count() for r in self.readers[value]) + self.inlined[value].bit_count()
         return round(self._gain(value), 12), size, value
 
@@ -400,9 +405,10 @@ def scratch_bytes(function: FuncOp, materialized: Iterable[SSAValue]) -> int:
 def plan_within(search: Search, plan: set[SSAValue], limit: int) -> set[SSAValue]:
     """Returns a plan that fits in a memory limit, or the best one that was found.
 
-    While the live tensors exceed the limit at some kernel, the search runs again, with the largest of them fused first,
-    whatever time that costs. If the excess does not halve, because a neighbour was materialised instead, the next
-    search fuses four times as many neighbours first. So there are few searches.
+    The *excess* is the number of bytes by which the live tensors exceed the limit, summed over the kernels. While there
+    is an excess, the search runs again, but first fuses the largest live tensor of each such kernel, whatever time that
+    costs. The new plan may then materialise a neighbour of the tensor, with as many bytes. So if the excess does not
+    halve, the next search also fuses neighbours, four times as many each time. That keeps the number of searches small.
 
     Args:
         search: Search that has run.

@@ -24,11 +24,12 @@ from ...planning.model import SPECIAL, Times
 from .inline import in_memory
 
 NEVER, ALWAYS = 0, -1
-"""Masks of values that no kernel computes (in memory), and that every kernel computes (no candidates)."""
+"""Masks of values that are no candidates. `NEVER`: the value is in memory, and no kernel computes it. `ALWAYS`: it is
+not, and every kernel that uses it computes it."""
 
 Cone = tuple[int, int]
-"""Sources of an elementwise value, as two bit masks of values: the results of all operations since memory,
-constants included, and the values in memory or candidates that these operations read."""
+"""Elementwise computation of a value, as two bit masks of values: (operations, loads). The operations are those that
+compute the value from its loads, and constants. The loads are the nearest values in memory or candidates."""
 
 
 class Structure:
@@ -94,7 +95,8 @@ class Structure:
                 cones[value] = cone if candidate is None and cone is not None else (0, 1 << i)
 
     def _cone(self, op: Operation, bit: int, cones: Mapping[SSAValue, Cone]) -> Cone | None:
-        """Returns the cone of the result of `op`, with `bit` for `op` itself, or None if it is not all elementwise."""
+        """Returns the cone of the result of `op`, or None if `op` or an operation that computes its operands is not
+        elementwise. `bit` is the bit of the result of `op`, and `cones` has the cones of earlier values."""
         if isinstance(op, payload.ConstantOp):
             self._constants |= bit
             return bit, 0
@@ -107,7 +109,8 @@ class Structure:
                 return None
             operations, read = operations | cone[0], read | cone[1]
         if not operations & ~self._constants & ~bit and not read:
-            return None  # Arithmetic on constants alone is done once, not per element.
+            # Arithmetic on constants alone is done once, not per element.
+            return None
         self._casts |= bit if isinstance(op, payload.CastOp) else 0
         self._special |= bit if op.name in SPECIAL else 0
         return operations, read
@@ -136,7 +139,8 @@ class Structure:
                     number = reached[operand] = len(order)
                     order.append(operand)
                 key.append(number)
-        # A common offset matters if a condition compares the indices, or if another operation reads the same tensor.
+        # The key has the offsets of slices relative to the first slice of the same tensor. The first offset matters
+        # only if a condition compares the indices, or if another operation reads the tensor too.
         guarded = not self._guarding.isdisjoint(order)
         for source, begin in first_offsets.items():
             if guarded or source in unsliced:
