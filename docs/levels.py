@@ -24,7 +24,7 @@ TENSOR_CORES = (
     "torch.relu(torch.matmul(torch.randn(512,512,dtype=torch.bfloat16) + torch.randn(512,dtype=torch.bfloat16),"
     " torch.randn(512,512,dtype=torch.bfloat16)))"
 )
-"""The matmul in bf16, which is too long for the page."""
+"""The matmul in bf16. The page omits it for its length, but the test of line widths prints it."""
 
 HEAD = """# Two programs at each level
 

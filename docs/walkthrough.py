@@ -68,11 +68,14 @@ def page() -> str:
     return "".join(parts).rstrip() + "\n"
 
 
-def _about(name: str, again: bool) -> str:
-    """Returns the first sentence of a pass's docstring, and the section on its position in the pipeline."""
+def _about(name: str, is_repeated: bool) -> str:
+    """Returns the first paragraph of a pass's docstring, and the section on its position in the pipeline.
+
+    For a pass that is on the page already (`is_repeated`), returns only "Once more."
+    """
     text = (get_all_passes()[name]().__doc__ or "").strip()
     first = " ".join(text.split("\n\n")[0].split())
-    if again:
+    if is_repeated:
         return "Once more."
     position = re.search(r"(?:Why here|Pipeline position)[:*\s]+(.*?)(?:\n\s*\n|$)", text, re.S)
     return f"{first} Position: {' '.join(position[1].split())}" if position else first

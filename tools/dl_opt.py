@@ -354,7 +354,7 @@ class DlOptMain(xDSLOptMain):
         return 1 if failed and not self.args.verify_diagnostics else 0
 
     def process(self, text: str, name: str, offset: int) -> str:
-        """Parses, transforms and prints one chunk.
+        """Parses, transforms and prints one chunk: the input, or with `--split-input-file` a part between `// -----`.
 
         Args:
             text: the chunk.
@@ -368,14 +368,14 @@ class DlOptMain(xDSLOptMain):
         if not self.args.no_verify:
             verify_module(module)
         # Locations in the input are kept in the output for the next command of a pipe.
-        keeps_places = ' loc("' in text and not terminal.is_terminal(sys.stdout)
+        keeps_locations = ' loc("' in text and not terminal.is_terminal(sys.stdout)
         listening: AbstractContextManager[list[Remark]] = collect_remarks() if self.args.remarks else nullcontext([])
         with listening as remarks:
             self.transform(module, name)
             text = "".join(f"// {remark}\n" for remark in remarks)
             if self.args.print_only_changed and self.args.output_file is None:
                 return text
-            self.args.print_debuginfo |= keeps_places
+            self.args.print_debuginfo |= keeps_locations
             try:
                 return text + self.output_resulting_program(module)
             except (DiagnosticException, ValueError) as error:
@@ -396,7 +396,8 @@ class DlOptMain(xDSLOptMain):
         try:
             with terminal.progress():
                 run_passes(self.ctx, module, self.passes, observers, verify=not self.args.no_verify)
-        except InvalidIRError as error:  # the input was verified, so a pass broke it
+        except InvalidIRError as error:
+            # The input was verified, so the pass made the IR invalid.
             reason = f"pass {recorder.current!r} left invalid IR: {error.message}"
             raise self.internal_error(reason, recorder, error.location) from error
         except (CompileError, BrokenPipeError):

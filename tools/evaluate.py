@@ -202,7 +202,7 @@ class _Splitter(ast.NodeTransformer):
 
     def visit_Call(self, node: ast.Call) -> ast.expr:
         self.generic_visit(node)
-        if self._depends(node) or not self._known(node):
+        if self._depends(node) or not self._can_be_evaluated(node):
             return node
         value = self._value(node)
         name = self._fresh("x" if isinstance(value, torch.Tensor) else type(value).__name__.lower())
@@ -211,7 +211,8 @@ class _Splitter(ast.NodeTransformer):
         return ast.copy_location(ast.Name(name, ast.Load()), node)
 
     def visit_Lambda(self, node: ast.Lambda) -> ast.expr:
-        return node  # Evaluated when it is called.
+        # The body of a lambda is a part of the program: it is evaluated when the lambda is called.
+        return node
 
     def _value(self, node: ast.expr) -> Any:
         with _python_errors(self.file, node):
@@ -220,8 +221,12 @@ class _Splitter(ast.NodeTransformer):
     def _depends(self, node: ast.AST) -> bool:
         return any(isinstance(n, ast.Name) and (n.id in self.inputs or n.id in self.computed) for n in ast.walk(node))
 
-    def _known(self, node: ast.AST) -> bool:
-        """Returns true if comprehensions and lambdas bind no name in `node`. Raises PythonError for an unknown name."""
+    def _can_be_evaluated(self, node: ast.AST) -> bool:
+        """Returns true if `node` uses no variable of a comprehension or a parameter of a lambda inside `node`.
+
+        Raises:
+            PythonError: a name is not defined.
+        """
         local = _bound(node) | {a.arg for n in ast.walk(node) if isinstance(n, ast.Lambda) for a in n.args.args}
         loaded = [n for n in ast.walk(node) if isinstance(n, ast.Name) and not isinstance(n.ctx, ast.Store)]
         for name in loaded:

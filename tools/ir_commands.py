@@ -1,9 +1,9 @@
 """The commands on programs in IR files: `compile PROGRAM.mlir`, `run PROGRAM.mlir`.
 
-A program enters the pipeline at the highest level at which all its operations are legal. `run` calls the
-compiled program with random arguments and compares the results with the values of the program in the file. These are
-computed in float64 by an interpreter: the simulator for a program at the kernel level, the reference for others. The
-reference does not run ATen operators, so a torch-level program is first lowered to the tensor level.
+A program enters the pipeline at the highest level at which all its operations are legal. `run` calls the compiled
+program with random arguments. The expected results are computed from the file, in float64, by an interpreter: the
+simulator for a program at the kernel level, the reference for others. The reference does not run ATen operators, so a
+torch-level program is first lowered to the tensor level.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class IrSource(Source):
         terminal.write_out(text, kind, params.output)
 
     def run(self, context: click.Context, params: Params) -> None:
-        """Runs the program and compares its results with the interpreted text.
+        """Runs the program and compares its results with the interpreter's.
 
         Raises:
             SystemExit: with the code 1 if a result is wrong.
@@ -95,7 +95,7 @@ def _executor(name: str, compilation: Compilation) -> Executor:
 
 
 def _outcome(compilation: Compilation, executor: Executor, seed: int) -> dict[str, Any]:
-    """Runs a program and compares its results with the interpreted text. Returns data for `reports.outcome_text`."""
+    """Runs a program and compares its results with the interpreter's. Returns data for `reports.outcome_text`."""
     from ..backend.check_each import factor_roundoff, input_types, interpreted, make_inputs, reduction_length
     from ..backend.host.launch_plan import make_plan
     from ..dialects.shapes.binding import sample_sizes
@@ -129,7 +129,7 @@ def _result(actual: Array, first: Array, real: Array, length: int, factors: floa
         first: result of the program as it is written, in its own types.
         real: result of the program as it is written, computed in float64.
         length: terms of the longest reduction.
-        factors: relative error of the operands of matmuls.
+        factors: relative rounding error of the operands of matmuls (`check_each.factor_roundoff`).
     """
     import numpy as np
 

@@ -1,6 +1,7 @@
 """Kinds of FILE that the commands take, and the options that a command reads in each of its modes.
 
-A command refuses an option that it does not read in its mode. Plug-ins add kinds of FILE (`Source`) with their options,
+A mode is a variant of a command, named by an option (`compile --explain`) or by its kind of FILE (`a program of IR`). A
+command refuses an option that it does not read in its mode. Plug-ins add kinds of FILE (`Source`) with their options,
 and options of `compile` and `tune`.
 """
 
@@ -182,7 +183,10 @@ def refuse_ignored(context: click.Context, mode: str) -> None:
 
 
 def given_options(context: click.Context) -> str:
-    """Returns the options that affect the compilation and are set, as command-line text without folders."""
+    """Returns the options of the command line that affect the compilation, as text.
+
+    A record file is named without its folder, so that printed texts are the same on every machine.
+    """
     noted = _NOTED | {o.name for s in sources() for o in s.options.get(str(context.command.name), ())}
     parts: list[str] = []
     for parameter in context.command.get_params(context):

@@ -83,7 +83,10 @@ def export(path: str | None, output: Path) -> None:
 @_file
 @click.argument("source", metavar="FILE.json")
 def import_records(path: str | None, source: str) -> None:
-    """Add the entries of a file of `export` or `compile --write-record`. Of equal entries the later one stays."""
+    """Add the entries of a file of `export` or `compile --write-record`.
+
+    Of two entries for the same schedule, nest and device the later one stays.
+    """
     from ..passes.records import read_json
 
     with open_records(path, new=True) as file:

@@ -178,26 +178,29 @@ def _tell(
 
     if params.report:
         write_report(params.report, searches)
-    lines = {} if loaded is None else _lines(searches, params)
+    commands = {} if loaded is None else _commands(searches, params)
     times = {} if loaded is None or device == PREDICTED else _compared(loaded, searches, params, deadline)
     if params.as_json:
         shown = {name: t.as_dict() for name, t in times.items()}
         file = None if records is None else records.path
-        outcome = {"kernels": [as_dict(s) for s in searches], "program": shown, "records": file, "lines": lines}
+        outcome = {"kernels": [as_dict(s) for s in searches], "program": shown, "records": file, "lines": commands}
         return click.echo(json.dumps(outcome, indent=1))
     width = terminal.width_of(sys.stdout)
     text = found_text(searches, times)
     if params.explain:
         text += "".join(explained(s, width) for s in searches)
     terminal.write(terminal.fitted(text, width), "outcome", sys.stdout)
-    for title, line in lines.items():
-        click.echo(f"{title}:\n  {line}")
+    for title, command in commands.items():
+        click.echo(f"{title}:\n  {command}")
     if records is not None:
         click.echo(f"recorded in {records.path}" + ("" if params.kept else ", which compilations consult"))
 
 
-def _lines(searches: Sequence[Search], params: Params) -> dict[str, str]:
-    """Returns the commands that compile the same kernels."""
+def _commands(searches: Sequence[Search], params: Params) -> dict[str, str]:
+    """Returns commands that compile the program with the best schedules, by their titles in the output.
+
+    Empty if no candidate has a time. `as a schedule` uses `--schedule`, `as passes` pipes loop IR to `dl-opt`.
+    """
     from ..frontend.tuning.search import fusion_argument, options_in, pipeline_argument, schedule_argument
 
     if not any(s.best for s in searches):
@@ -208,10 +211,10 @@ def _lines(searches: Sequence[Search], params: Params) -> dict[str, str]:
         command += f" --f32-matmul-precision {params.f32_matmul_precision}"
     printed = "cpp" if on_cores(params.target) else "cuda"
     loops = command + (f" --schedule {part}" if (part := fusion_argument(searches)) else "")
-    lines = {"as passes": f"{loops} --ir loop | dl-opt - -p {quote(pipeline_argument(searches))} -t {printed}"}
+    commands = {"as passes": f"{loops} --ir loop | dl-opt - -p {quote(pipeline_argument(searches))} -t {printed}"}
     if not options_in(searches) and not params.pipeline:
-        lines = {"as a schedule": f"{command} --schedule {quote(schedule_argument(searches))}", **lines}
-    return lines
+        commands = {"as a schedule": f"{command} --schedule {quote(schedule_argument(searches))}", **commands}
+    return commands
 
 
 def _compared(loaded: Loaded, searches: Sequence[Search], params: Params, deadline: Deadline) -> dict[str, Any]:

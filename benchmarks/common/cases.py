@@ -42,7 +42,8 @@ class Group:
         name: name of the class; empty in other suites.
         baseline: arm of PyTorch to compare with, such as `torch.compile`; `best` is the fastest one.
         targets: least speedups over the baseline (ship, goal, stretch), as geometric means over the cases.
-        rate: highest rate of the GPU for these cases, in operations per second. Used for the floor.
+        rate: highest rate of the GPU for these cases, in operations per second, for the lower bound of their time
+            (`predictions.floor`).
     """
 
     name: str
@@ -94,9 +95,8 @@ class Case:
                 function = function.eval().to(DTYPES[self.dtype])
             return function, tuple(a.to(DTYPES[self.dtype]) if a.is_floating_point() else a for a in args)
         namespace: dict[str, Any] = {"torch": torch, "F": torch.nn.functional}
-        exec(
-            f"def function({', '.join(self.shapes)}): return {self.expression}", namespace
-        )  # an expression of this repository
+        # The expression is a part of this repository, so it is safe to execute.
+        exec(f"def function({', '.join(self.shapes)}): return {self.expression}", namespace)
         return namespace["function"], tuple(self._input(n, s) for n, s in self.shapes.items())
 
     def _input(self, name: str, shape: Shape) -> torch.Tensor:

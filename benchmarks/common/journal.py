@@ -22,7 +22,7 @@ DEVICE_LOST = 70
 """Exit code of a process whose GPU is unusable after an error, or whose case hangs. A new process can continue."""
 
 MAX_STARTS = 2
-"""Number of times that a case is started that hangs or ends its process."""
+"""Largest number of starts of a case, if each earlier one hung or ended its process."""
 
 
 class Journal:

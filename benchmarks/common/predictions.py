@@ -34,7 +34,11 @@ def floor(case: Case) -> float:
 
 
 def predict(case: Case, target: str) -> dict[str, Any]:
-    """Returns the row of a case: predicted seconds in all and by kernel, the floor, and spills by NVRTC."""
+    """Returns the row of a case without running it.
+
+    The row has the predicted seconds of the program and of each kernel, the floor, and the bytes of registers that
+    NVRTC spills.
+    """
     compilation = program(case, target, None, "reference").compilation
     prediction = predicted(compilation)
     spills = sum(use.spills for use in compile_cubin(compilation.cuda, target).kernels.values())

@@ -67,7 +67,8 @@ def merge(path: Path, environment: Row, rows: Iterable[Row]) -> None:
     """
     merged = {key_of(r): r for r in read(path)["rows"]} if path.exists() else {}
     merged |= {key_of(r): r for r in rows}
-    machine = {n: v for n, v in environment.items() if n != "threads"}  # Each row has its own.
+    # Each row has its own number of threads.
+    machine = {n: v for n, v in environment.items() if n != "threads"}
     lines = ",\n  ".join(json.dumps(r) for r in merged.values())
     path.parent.mkdir(parents=True, exist_ok=True)
     text = f'{{\n "environment": {json.dumps(machine)},\n "rows": [\n  {lines}\n ]\n}}\n'
@@ -80,7 +81,7 @@ def read(path: Path) -> dict[str, Any]:
 
 
 def times_of(row: Row) -> dict[str, Row]:
-    """Returns the times of a row that are compared, by arm: on the device with a cold cache, else of whole calls."""
+    """Returns the statistics of each arm that comparisons use: the regime `cold`, or `call` for rows without it."""
     times = row.get("times", {})
     return times.get("cold", times.get("call", {}))
 

@@ -29,7 +29,8 @@ def measure(name: str) -> dict[str, Any]:
     """Compiles a program in this process. Returns its row."""
     import gc
 
-    gc.set_threshold(50_000, 20, 20)  # as `deplodock compile` does
+    # `deplodock compile` collects garbage as rarely.
+    gc.set_threshold(50_000, 20, 20)
     from xdsl.dialects.builtin import ModuleOp
     from xdsl.passes import ModulePass
 
@@ -70,9 +71,11 @@ def measure(name: str) -> dict[str, Any]:
 
 
 def in_process(name: str, limit: float) -> dict[str, Any]:
-    """Compiles a program in a new process. Returns its row, or a row with `over` or `error`.
+    """Compiles a program in a new process, which is stopped after `limit` seconds of wall time.
 
-    `limit` is the wall time in seconds after which the process is stopped.
+    Returns:
+        The row of the program. If it was stopped, the row has only the key `over` with the limit; if the compilation
+        failed, only the key `error` with the last line of stderr.
     """
     command = [sys.executable, "-m", "benchmarks.compiler.compile_programs", "--one", name]
     try:

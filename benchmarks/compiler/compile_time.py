@@ -39,7 +39,8 @@ def stages(code: str) -> dict[str, Seconds]:
     """
     import gc
 
-    gc.set_threshold(50_000, 20, 20)  # as `deplodock compile` does
+    # `deplodock compile` collects garbage as rarely.
+    gc.set_threshold(50_000, 20, 20)
     seconds: dict[str, Seconds] = {}
 
     def step(name: str, work: Callable[[], Any]) -> Any:

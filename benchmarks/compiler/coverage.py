@@ -125,7 +125,8 @@ def _run(names: Sequence[str], run: Run, options: argparse.Namespace) -> Iterato
             for name, future in part:
                 try:
                     verdicts = future.result()
-                except BrokenProcessPool:  # Another operator may have crashed it: run each by itself.
+                except BrokenProcessPool:
+                    # Another operator may have ended the process, so the next batch is a single operator.
                     if batch == 1:
                         yield from journal.add(name, [opdb.Verdict(name, 0, "crash", "the process ended")])
                         remaining.remove(name)
@@ -259,15 +260,15 @@ And where PyTorch is not taken as the judge:
   - Far apart, as c and -c: `var` and `std` are infinite as on CUDA, and the normalised values 0, or NaN where a part of
     the sum is beyond the range. The CPU squares in f64, so its `std` and `batch_norm` of f32 are finite and not 0.
 """
-"""Differences among PyTorch's own kernels and to them, for the page; written by hand."""
+"""Section of the page on results that differ among PyTorch's kernels or from them; written by hand."""
 
 
-def page(results: dict[str, dict[str, summary.Summary]], taken: dict[str, str]) -> str:
+def page(results: dict[str, dict[str, summary.Summary]], sample_limits: dict[str, str]) -> str:
     """Returns the Markdown text of the coverage page.
 
     Args:
         results: column -> operator -> summary.
-        taken: column -> number of samples of each operator, as text.
+        sample_limits: column -> largest number of samples of each operator, as text; absent if all samples ran.
     """
     lines = [
         "# Coverage of PyTorch's operators",
@@ -286,7 +287,7 @@ def page(results: dict[str, dict[str, summary.Summary]], taken: dict[str, str]) 
         *_errors(results.get("errors", {})),
         "| | " + " | ".join(results := {c: results[c] for c in COLUMNS if c in results}) + " |",
         "|---|" + "---|" * len(results),
-        "| samples of each operator | " + " | ".join(taken.get(c, "all") for c in results) + " |",
+        "| samples of each operator | " + " | ".join(sample_limits.get(c, "all") for c in results) + " |",
     ]
     rows: dict[str, list[int]] = {
         "samples": [],

@@ -49,7 +49,7 @@ class Case(NamedTuple):
 
 
 def _rows(*shape: int, dtype: torch.dtype = torch.float32) -> Callable[[], tuple[torch.Tensor, ...]]:
-    """Returns a maker of one tensor: normal numbers, or integers from -9 to 9."""
+    """Returns a function for `Case.make` that draws one tensor: normal numbers, or integers from -9 to 9."""
     if dtype.is_floating_point:
         return lambda: (torch.randn(*shape).to(dtype),)
     return lambda: (torch.randint(-9, 10, shape, dtype=dtype),)

@@ -157,11 +157,10 @@ def openvino(module: nn.Module, args: Args, path: Path) -> Call:
 
 
 ARMS = {"eager": eager, "inductor": inductor, "onnxruntime": onnxruntime, "openvino": openvino, "ours": ours}
-NEEDS = {"onnxruntime": ("onnx", "onnxscript", "onnxruntime"), "openvino": ("onnx", "onnxscript", "openvino")}
-"""Arm -> required packages in addition to PyTorch.
+"""Name of an arm -> function of a module, its arguments and a folder for files. It returns the call to time."""
 
-The functions of `ARMS` take a module, its arguments and a folder for files.
-"""
+NEEDS = {"onnxruntime": ("onnx", "onnxscript", "onnxruntime"), "openvino": ("onnx", "onnxscript", "openvino")}
+"""Arm -> required packages in addition to PyTorch."""
 
 
 def exported(module: nn.Module, args: Args, path: Path) -> str:

@@ -15,7 +15,7 @@ from typing import Any
 from .steps import Step
 
 MAX_STARTS = 3
-"""Number of times that a step is started that never finishes by itself."""
+"""Largest number of starts of a step without a new result: the machine may have been lost in each of them."""
 
 SHORTEST_STEP_SECONDS = 15.0
 """Least remaining budget with which a step is started."""
@@ -33,8 +33,8 @@ def _end_with_parent() -> None:
 class Runner:
     """Runs the commands of steps and records their states.
 
-    `state.jsonl` has a line for each change of a state: status, exit code, seconds, tries (number of starts) and the
-    last line that the command printed. `log.txt` has the output of all commands.
+    `state.jsonl` has a line for each change of a state: status, exit code, seconds, tries (starts without a new result)
+    and the last line that the command printed. `log.txt` has the output of all commands.
 
     Attributes:
         states: last state of each step by its name.

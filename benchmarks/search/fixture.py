@@ -50,21 +50,27 @@ RATE_DEVIATION, WORD_DEVIATION, OCTAVE_SLOWDOWN, PAIR_DEVIATION, OPTIMUM_DEVIATI
     0.7,
     0.005,
 )
-"""Random factors of a machine. All are standard deviations of logarithms, except `OCTAVE_SLOWDOWN`.
+"""Parameters of a machine's random factors: standard deviations of natural logarithms, unless stated otherwise.
 
-`RATE_DEVIATION`: rates of the target. `WORD_DEVIATION`: values of categorical decisions. `OCTAVE_SLOWDOWN`: mean
-slowdown of a value one octave from its optimum; its standard deviation is half of that. `PAIR_DEVIATION`: terms of two
-tile extents. `OPTIMUM_DEVIATION`: distance of an optimum from the planner's pick, in octaves. `SCHEDULE_DEVIATION`:
-factors of single schedules.
+- `RATE_DEVIATION`: factors of the rates of the target.
+- `WORD_DEVIATION`: factors of the values of categorical decisions.
+- `OCTAVE_SLOWDOWN`: mean relative slowdown of a value one octave from its optimum. Its deviation is half of it.
+- `PAIR_DEVIATION`: terms of two tile extents, one octave each from their optima.
+- `OPTIMUM_DEVIATION`: distance of an optimum from the planner's pick, in octaves.
+- `SCHEDULE_DEVIATION`: factors of single schedules.
 """
 
 CLIFF_SLOWDOWN, CLIFF_OCTAVES = 1.25, 2.0
-"""Slowdown of too large tiles, and the largest number of octaves by which the limit exceeds the planner's tiles."""
+"""Slowdown of tiles that exceed the machine's size limit, and the range from which the limit is drawn.
+
+The limit is the size of the planner's tiles, increased by 0 to `CLIFF_OCTAVES` octaves.
+"""
 
 FLOOR_SHARE, FLOOR_EXPONENT = (0.9, 1.3), 8
-"""Range of the floor of a kernel's time relative to its least modelled time, and the exponent of the smooth maximum.
+"""Range of a kernel's floor relative to its least modelled time, and an exponent `e`.
 
-A time `t` above the floor `f` becomes `(f**e + t**e) ** (1 / e)`, so no schedule is faster than the floor.
+A modelled time `t` becomes `(f**e + t**e) ** (1 / e)`, a smooth maximum of `t` and the floor `f`. So no schedule is
+faster than the floor.
 """
 
 FAILING_ONE_IN, NOISE = 40, 0.05
@@ -129,7 +135,8 @@ class Machine:
         tiles = [n for n in self._optimum if n.startswith(("block.", "chunk."))]
         self._pair_slopes = {(a, b): rng.gauss(0, PAIR_DEVIATION) for a in tiles for b in tiles if a < b}
         chunks = [n for n in tiles if n.startswith("chunk.")]
-        self._chunk_count = dict.fromkeys(chunks, len(chunks))  # Most chunks are equal, so they share the slowdown.
+        # The chunk extents of a schedule are mostly equal, so each adds only its share of the slowdown.
+        self._chunk_count = dict.fromkeys(chunks, len(chunks))
         self._tiles, self._cliff = tiles, sum(log2(pick[n]) for n in tiles) + rng.uniform(0, CLIFF_OCTAVES)
         self._floor_share = rng.uniform(*FLOOR_SHARE)
 
@@ -158,7 +165,7 @@ class Machine:
         )
 
     def _factor(self, candidate: Candidate) -> float:
-        """Returns the factor between the true time of a candidate and the time by the machine's rates."""
+        """Returns the product of the factors by which the modelled time of a candidate is multiplied."""
         values: dict[str, Any] = dict(zip(self.names, self._space.values(candidate), strict=True))
         distances = {n: log2(values[n] + 1) - center for n, center in self._optimum.items()}
         exponent = sum(self._slope[n] * d * d / self._chunk_count.get(n, 1) for n, d in distances.items())

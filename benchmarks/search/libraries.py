@@ -134,4 +134,4 @@ LIBRARIES = {
     "ng-discrete": _nevergrad("DiscreteOnePlusOne"),
     "ng-ngopt": _nevergrad("NGOpt"),
 }
-"""Name -> function that creates the policy from a space and a seed."""
+"""Name -> function that creates the policy from a seed and the space of the schedules of a nest."""

@@ -131,4 +131,4 @@ POLICIES: dict[str, Callable[[NestSpace, int], Policy]] = {
     "top-k": TopKPolicy,
     "random": RandomPolicy,
 }
-"""Name -> function that creates the policy from a space and a seed."""
+"""Name -> function that creates the policy from a seed and the space of the schedules of a nest."""

@@ -43,7 +43,7 @@ def run(kernel: Kernel, make: Callable[[Any, int], Policy], seed: int, trials: i
 
     Args:
         kernel: the kernel with its synthetic machine.
-        make: creates the policy from a space and a seed.
+        make: creates the policy from the kernel and a seed.
         seed: seed of the policy and of the noise.
         trials: number of trials.
         samples: samples per trial.

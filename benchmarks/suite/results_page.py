@@ -114,8 +114,8 @@ def _mean(rows: Iterable[Row], baseline: str) -> float:
     return geomean([v for r in rows if (v := ratio(r, baseline)) is not None])
 
 
-def _scatter(row: Row) -> float:
-    """Returns the relative noise of `best / ours`."""
+def _ratio_noise(row: Row) -> float:
+    """Returns the relative noise of the ratio of PyTorch's fastest time to deplodock's."""
     times = times_of(row)
     best = min((t for arm, t in times.items() if arm not in (OURS, UNTUNED)), key=lambda t: t["median"])
     return math.hypot(noise(best), noise(times[OURS]))
@@ -142,7 +142,7 @@ def _cases(rows: list[Row]) -> str:
         times, value = times_of(r), ratio(r)
         cells = [_micro(times[arm]["median"]) if arm in times else "" for arm in arms]
         verdict = r.get("error") or ("WRONG" if r["right"] is False else "")
-        mean = "" if value is None else f"{value:.2f} +- {value * _scatter(r):.2f}"
+        mean = "" if value is None else f"{value:.2f} +- {value * _ratio_noise(r):.2f}"
         lines.append([f"{r['group']}: {r['case']}" if r["group"] else r["case"], *cells, f"{mean} {verdict}".strip()])
     return _table(["case", *(f"{arm}, us" for arm in arms), "best / ours"], lines)
 

@@ -46,7 +46,10 @@ class Array:
         return self._combine(other, Builder.div)
 
     def __matmul__(self, other: Array) -> Array:
-        """Contracts the last dimension with the first one of a matrix: a product and a sum over an added dimension."""
+        """Contracts the last dimension with the first one of a matrix.
+
+        Both operands are broadcast to shape [..., columns, inner], multiplied, and summed along `inner`.
+        """
         (*rows, inner), (_, columns) = self.shape, other.shape
         space = [*rows, columns, inner]
         last = len(space) - 1

@@ -73,7 +73,8 @@ def capture(name: str, arguments: dict[str, Any], results: list[torch.Tensor]) -
         positional = [keywords.pop(a.name) for a in leading]
         output = overload(name)(*positional, **keywords)
         results = output if isinstance(output, tuple | list) else [output]
-        return [v.clone(memory_format=torch.contiguous_format) for v in results]  # Dense, and not views of arguments.
+        # Results must be dense and must not be views of arguments, which have no op in the torch dialect.
+        return [v.clone(memory_format=torch.contiguous_format) for v in results]
 
     with tracer() as trace:
         return trace.trace(call, tensors).module, tensors

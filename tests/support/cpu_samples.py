@@ -93,7 +93,13 @@ def of_shape(name: str, dtype: torch.dtype) -> Sample:
 
 
 def enough(request: pytest.FixtureRequest, few: int, kernels: int) -> Iterator[Sample]:
-    """Yields samples until they have `few` kernels together; with `--kernels all`, until they have `kernels`."""
+    """Yields samples until they have enough kernels together.
+
+    Args:
+        request: request of the test, with the option `--kernels`.
+        few: number of kernels by default.
+        kernels: number of kernels with `--kernels all`.
+    """
     remaining = kernels if request.config.getoption("--kernels") == "all" else few
     for sample in samples():
         if remaining <= 0:

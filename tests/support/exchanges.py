@@ -73,7 +73,12 @@ def text(layout: Linear) -> str:
 
 
 def lowered(name: str, via: str = "shuffles") -> ModuleOp:
-    """Returns the kernel of a case. `via` is the method of the conversion: `shuffles` or `shared`."""
+    """Returns a module whose kernel converts a tile as an entry of `CASES` says.
+
+    Args:
+        name: key of `CASES`.
+        via: method of the conversion, `shuffles` or `shared`.
+    """
     source, target, element = CASES[name]
     shape = "x".join(map(str, source.shape))
     program = PROGRAM.format(s=shape, t=element, a=text(source), b=text(target), warps=source.warps, via=via)

@@ -38,7 +38,8 @@ class HelperUnit:
         threads: threads of a block.
         cluster: blocks of a cluster.
         more: names of other device functions that the body calls.
-        box: argument (its index; the result is the last one), box shape and tensor shape of a tensor map, or None.
+        box: the unit's tensor map, or None: index of the argument that it describes (inputs first, then the result),
+            shape of the box, shape of the tensor.
         exact: whether results on a GPU must equal those of the emulator bit for bit.
         shape: shape of the result, if it has more than one dimension.
     """
@@ -68,7 +69,11 @@ class HelperUnit:
         return f"// --- helpers\n{helper_section(keys)}\n// --- kernels\n{head}\n{begin}\n{self.body}\n}}\n"
 
     def plan(self) -> LaunchPlan:
-        """Returns a plan with one launch: one cluster, or enough blocks for a thread per element, or one block."""
+        """Returns a plan with one launch.
+
+        It has one cluster if the unit has clusters, one thread per element of the result if the body reads `blockIdx`,
+        and otherwise one block.
+        """
         shapes = [a.shape for _, a in self.inputs]
         buffers = [Buffer(f"x{i}", s, d, 0, 0) for i, ((d, _), s) in enumerate(zip(self.inputs, shapes, strict=True))]
         buffers.append(Buffer("y", self.shape or (self.count,), self.result, 0, 0, written=True))
@@ -83,7 +88,7 @@ class HelperUnit:
         return LaunchPlan(tuple(buffers), (launch,), len(buffers), len(buffers) - 1)
 
 
-def _bits(dtype: str, step: int = 1) -> np.ndarray:
+def _bits(dtype: str) -> np.ndarray:
     """Returns all numbers of a 16-bit type, or a sample of the numbers of a wider type."""
     if dtype in ("bf16", "f16"):
         return np.arange(0, 2**16, dtype=np.uint16).view(NUMPY[dtype])
@@ -94,7 +99,7 @@ def _bits(dtype: str, step: int = 1) -> np.ndarray:
         return np.concatenate([values, np.array([0x7F800000, 0xFF800000, 0x33000001, 0x80000000], np.uint32)]).view(
             "f4"
         )
-    rng = np.random.default_rng(step)
+    rng = np.random.default_rng(1)
     return rng.integers(-(2**62), 2**62, 4096, dtype=np.int64) >> rng.integers(0, 62, 4096)
 
 
@@ -226,7 +231,7 @@ def _pairs() -> list[HelperUnit]:
 def _boxes() -> list[HelperUnit]:
     """Returns the units of TMA tiles for each rank: two consecutive stores, and multicast loads of two blocks.
 
-    The stored tiles fill the whole buffer, because earlier writes of threads would not be ordered with them.
+    The stored tiles fill the whole buffer, because TMA stores are not ordered after earlier writes of threads to it.
     """
     units: list[HelperUnit] = []
     for rank in range(1, 6):
@@ -246,8 +251,8 @@ def _boxes() -> list[HelperUnit]:
   }}"""
         x = (("f32", _numbers("f32", 2 * size)),)
         more = ("bulk_commit", "bulk_wait_read", "bulk_wait", "fence_async")
-        rest: dict[str, Any] = {"more": more, "box": (1, box, shape), "shape": shape}
-        units.append(HelperUnit((f"tma_store{rank}",), store, x, "f32", 2 * size, 32, **rest))
+        fields: dict[str, Any] = {"more": more, "box": (1, box, shape), "shape": shape}
+        units.append(HelperUnit((f"tma_store{rank}",), store, x, "f32", 2 * size, 32, **fields))
         both = f"""  float* s = (float*)smem;
   unsigned long long* full = (unsigned long long*)(smem + 8192);
   const int r = blockIdx.x % 2;
@@ -265,8 +270,8 @@ def _boxes() -> list[HelperUnit]:
   cluster_barrier();"""
         whole = (("f32", _numbers("f32", 2 * size).reshape(shape)),)
         more = ("mbar_init", "fence_mbar_init", "cluster_barrier", "mbar_expect", "mbar_wait")
-        rest = {"more": more, "box": (0, box, shape), "cluster": 2}
-        units.append(HelperUnit((f"tma_multicast{rank}",), both, whole, "f32", 4 * size, 32, **rest))
+        fields = {"more": more, "box": (0, box, shape), "cluster": 2}
+        units.append(HelperUnit((f"tma_multicast{rank}",), both, whole, "f32", 4 * size, 32, **fields))
     return units
 
 

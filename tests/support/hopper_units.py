@@ -212,11 +212,16 @@ class WarpgroupProduct:
         return self.depth * self.row
 
     def size(self, lines: int, side: str) -> int:
-        """Returns the number of elements of an operand in shared memory. `lines` is its extent across k."""
+        """Returns the number of elements that an operand takes in shared memory.
+
+        Args:
+            lines: extent of the operand in its other dimension than k: rows of A, or columns of B.
+            side: layout of the operand, as in `left` and `right`.
+        """
         return -(-lines // self.row) * self.panel if side == "t" else lines * self.row
 
     def indices(self, lines: int, side: str) -> np.ndarray:
-        """Returns an array [line, k] of indices into the operand in shared memory."""
+        """Returns the index of each element (line, k) of an operand in shared memory. Arguments are those of `size`."""
         line, k = np.arange(lines)[:, None], np.arange(self.depth)[None, :]
         place = line * self.row + k if side == "k" else line // self.row * self.panel + k * self.row + line % self.row
         return swizzled(place, self.swizzle, self.item)

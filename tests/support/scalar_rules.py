@@ -147,11 +147,12 @@ ON_CUDA: dict[str, Callable[..., torch.Tensor]] = {
 """Overload -> computation of its CUDA kernel for f16 and bf16, where the CPU kernel rounds or checks differently."""
 
 LEFT_OUT = {
-    "elu": lambda case: not math.isfinite(case.args[1]),  # 0 * infinity: NaN on CUDA, 0 on the CPU
-    "pow.Tensor_Scalar": lambda case: (
-        case.args[0].dtype == torch.bool and isinstance(case.args[1], bool)
-    ),  # The result type is i64 or bool.
-    "remainder.Scalar_Tensor": lambda case: not case.args[1].is_floating_point(),  # The divisor has zeros.
+    # 0 * infinity is NaN on CUDA and 0 on the CPU.
+    "elu": lambda case: not math.isfinite(case.args[1]),
+    # PyTorch gives the result of two bools the type i64 or bool.
+    "pow.Tensor_Scalar": lambda case: case.args[0].dtype == torch.bool and isinstance(case.args[1], bool),
+    # The tensor is the divisor and has zeros; dividing an integer by zero has no result.
+    "remainder.Scalar_Tensor": lambda case: not case.args[1].is_floating_point(),
 }
 """Overload -> predicate of the calls that have no single right answer."""
 

@@ -60,7 +60,7 @@ def make_case(name: str, dtype: torch.dtype, *, small: bool = False) -> Case:
     expression, shapes = text_of(name, small=small)
     source = f"def function({', '.join(shapes)}): return {expression}"
     namespace: dict[str, Any] = {"torch": torch, "F": torch.nn.functional}
-    exec(source, namespace)  # The expression is part of this repository.
+    exec(source, namespace)  # The expression is a part of this repository, so it is safe to execute.
     return Case(name, namespace["function"], shapes, dtype)
 
 

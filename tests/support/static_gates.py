@@ -47,8 +47,8 @@ MATMUL_TRAFFIC_TOLERANCE = 2.0
 MAX_NARROW_SHARE = {False: 0.1, True: 0.25}
 """Largest fraction of loads or stores in accesses narrower than 16 bytes; True is the limit of kernels with matmuls.
 
-Values of which a row or column has one are loaded in narrow accesses. Matmuls also load small tiles of an operand, with
-less than 16 bytes per thread.
+Kernels load scalars per row or column (a mean, a bias) in narrow accesses. Matmuls also load operand tiles that have
+fewer than 16 bytes per thread.
 """
 
 OCCUPANCY_TOLERANCE = 0.85
@@ -236,7 +236,7 @@ def machine_code(use: KernelUse, warnings: Sequence[str], code: KernelCode, spli
 
 
 def missing_registers(function: kernel.FuncOp, use: KernelUse) -> int:
-    """Returns how many registers the warp partitions of a kernel request in excess of those at launch."""
+    """Returns the number of registers that the warp partitions of a block request beyond those of its launch, or 0."""
     if function.partitions is None:
         return 0
     budgets = zip(function.partitions.partition_warps, function.partitions.partition_registers, strict=False)
@@ -251,9 +251,9 @@ def _check_opcodes(k: Kernel) -> Iterator[str]:
     mma_ops = sum(isinstance(op, kernel.MmaOp) for op in ops)
     chosen = {k.atom, k.schedule.data.copy}
     for choice, opcode, least in (("mma", "HMMA", mma_ops), ("wgmma", "HGMMA", wgmma_steps), ("tma", "UTMALDG", boxes)):
-        found = k.code.count(opcode)
-        if (choice in chosen) != (found > 0) or found < least:
-            yield f"{found} {opcode} of {least}, with atom {k.atom} and copy {k.schedule.data.copy}"
+        count = k.code.count(opcode)
+        if (choice in chosen) != (count > 0) or count < least:
+            yield f"{count} {opcode} of {least}, with atom {k.atom} and copy {k.schedule.data.copy}"
 
 
 def _check_widths(k: Kernel) -> Iterator[str]:

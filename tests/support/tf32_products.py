@@ -61,7 +61,11 @@ class Product(MatrixProduct):
         return self.multiplied(*(self.rounded(a).astype(np.float64) for a in self.inputs()))
 
     def rounded(self, operand: Array) -> Array:
-        """Returns an operand with 10 bits of fraction. Copies for wgmma truncate, because no thread rounds them."""
+        """Returns an operand in the precision of tf32, with 10 fraction bits.
+
+        Threads round the operands of mma. Asynchronous copies for wgmma bypass the threads, so its operands are
+        truncated.
+        """
         cut = "wgmma" in self.decisions and "copy" in self.decisions
         return cut_tf32(operand) if cut else round_tf32(operand)
 
