@@ -195,11 +195,12 @@ class FuncOp(BlockProgramOp):
         return prod(map(most_tiles, self.grid_shape))
 
     def verify_(self) -> None:
-        if any(not isinstance(a.type, MemRefType) for a in self.body.block.args):
-            raise VerifyException("expected memrefs as the arguments of a kernel")
+        for a in self.body.block.args:
+            if not isinstance(a.type, MemRefType):
+                raise VerifyException(f"expected memrefs as the arguments of a kernel, but got {a.type}")
         partitions = self.partitions
-        if sum(isinstance(op, WarpSpecializeOp) for op in self.body.block.ops) > 1:
-            raise VerifyException("expected at most one kernel.warp_specialize in a kernel")
+        if (count := sum(isinstance(op, WarpSpecializeOp) for op in self.body.block.ops)) > 1:
+            raise VerifyException(f"expected at most one kernel.warp_specialize in a kernel, but got {count}")
         if partitions is not None:
             if sum(partitions.partition_warps) != self.warps.data:
                 raise VerifyException(
@@ -303,7 +304,7 @@ class SharedOp(FormattedOp):
         if not is_shared(self.result.type):
             raise VerifyException(f'expected a memref in space "shared", but got {self.result.type}')
         if self.warp_group_private is not None and self.warp_group_private.data < 1:
-            raise VerifyException(f"groups of {self.warp_group_private.data} warps")
+            raise VerifyException(f"expected groups of at least one warp, but got {self.warp_group_private.data}")
 
 
 @irdl.irdl_op_definition

@@ -128,31 +128,39 @@ class WarpSpecializeOp(FormattedOp):
         count, warps, registers = len(self.programs), self.partition_warps, self.partition_registers
         if count < 1 or len(self.names) != count or len(warps) != count or len(registers) not in (0, count):
             raise VerifyException(
-                f"one name, one number of warps and one or no number of registers for {count} partitions"
+                f"expected a name, a number of warps and perhaps a number of registers for each of {count}"
+                f" partitions, but got {len(self.names)}, {len(warps)} and {len(registers)}"
             )
         if len(set(self.partition_names)) != count:
             raise VerifyException(f"expected distinct names of partitions, but got {self.partition_names}")
         if min(warps) < 1:
             raise VerifyException(f"expected at least one warp in a partition, but got {min(warps)}")
-        if any([a.type for a in p.block.args] != [IndexType()] for p in self.programs):
-            raise VerifyException("expected one argument of type index, the number of the warp in the partition")
+        for p in self.programs:
+            if (types := [a.type for a in p.block.args]) != [IndexType()]:
+                raise VerifyException(
+                    "expected one argument of type index, the number of the warp in the partition, but got"
+                    f" ({', '.join(map(str, types))})"
+                )
         parent = self.parent_op()
         if parent is not None and parent.name != "kernel.func":
             raise VerifyException(f"expected partitions at the top of a kernel, but got them in {parent.name}")
         if any(op.name == "kernel.barrier" for op in self.walk()):
-            raise VerifyException("a barrier of the whole block inside of a partition, which other warps never reach")
+            raise VerifyException(
+                "expected kernel.group_barrier in a partition, but got kernel.barrier, which waits for the other"
+                " partitions too"
+            )
         barriers = [[op for op in p.walk() if op.name == "kernel.cluster_barrier"] for p in self.programs]
         if any(
             op.parent is not p.block
             for p, cluster_barriers in zip(self.programs, barriers, strict=True)
             for op in cluster_barriers
         ):
-            raise VerifyException("expected kernel.cluster_barrier outside of loops and conditions of a partition")
+            raise VerifyException(
+                "expected kernel.cluster_barrier outside of loops and conditions of a partition, but got it inside"
+            )
         if len({len(cluster_barriers) for cluster_barriers in barriers}) > 1:
             counts = [len(cluster_barriers) for cluster_barriers in barriers]
-            raise VerifyException(
-                f"partitions with {counts} barriers of the cluster, each of which waits for all threads"
-            )
+            raise VerifyException(f"expected as many kernel.cluster_barrier in every partition, but got {counts}")
         if registers:
             self._verify_registers(warps, registers)
 
@@ -172,8 +180,8 @@ class WarpSpecializeOp(FormattedOp):
         total = sum(32 * w * r for w, r in zip(warps, registers, strict=True))
         if total > register_pool(threads, blocks):
             raise VerifyException(
-                f"the partitions want {total} registers; the block has {register_pool(threads, blocks)}, {threads}"
-                f" threads with {launch_registers(threads, blocks)} each at its launch"
+                f"expected at most {register_pool(threads, blocks)} registers in all partitions, {threads} threads with"
+                f" {launch_registers(threads, blocks)} each at the launch, but got {total}"
             )
 
     @classmethod
@@ -242,7 +250,7 @@ def require_cluster(op: Operation, feature: str) -> None:
     """Raises VerifyException if `op` is in a kernel without clusters. `feature` names the op's purpose in the
     message."""
     if cluster_of(op) == 1:
-        raise VerifyException(f"{feature} in a kernel without clusters")
+        raise VerifyException(f"expected a kernel with clusters, because of {feature}, but got one without")
 
 
 @irdl.irdl_op_definition
@@ -410,7 +418,7 @@ class MbarArriveOp(MbarrierOp):
         if self.rank is not None:
             require_cluster(self, "an arrival at another block's barrier")
         elif self.asynchronous is not None:
-            raise VerifyException("expected `async` with a rank only")
+            raise VerifyException("expected `of` with a rank before `async`, but got no rank")
 
 
 @irdl.irdl_op_definition
@@ -493,13 +501,16 @@ class GroupBarrierOp(OrderedOp):
         total_warps = partitions.partition_warps[mine]
         if total_warps % self.warps.data or self.first.data + total_warps // self.warps.data > MOST_NAMED:
             raise VerifyException(
-                f"groups of {self.warps.data} warps in a partition of {total_warps}, from {self.first.data} on"
+                f"expected groups that divide {total_warps} warps, with hardware barriers up to {MOST_NAMED - 1}, but"
+                f" got groups of {self.warps.data} warps from barrier {self.first.data} on"
             )
         for partition, program in enumerate(partitions.programs):
             for op in program.walk() if partition != mine else ():
                 if isinstance(op, GroupBarrierOp) and (both := self.numbers & op.numbers):
                     names = [partitions.partition_names[r] for r in sorted((mine, partition))]
-                    raise VerifyException(f"partitions {names} both wait at hardware barrier {min(both)}")
+                    raise VerifyException(
+                        f"expected disjoint hardware barriers of partitions, but got {min(both)} in {names}"
+                    )
 
     @property
     def numbers(self) -> set[int]:

@@ -79,9 +79,11 @@ class SubviewOp(PureOp):
             if not is_shared_line(t):
                 raise VerifyException(f"expected a one-dimensional shared buffer, but got {t}")
         if element_type(self.ring.type) != element_type(self.result.type):
-            raise VerifyException("expected one element type of buffer and part")
+            raise VerifyException(f"expected a part of {self.ring.type}, but got {self.result.type}")
         if memory_bytes(self.ring.type) < memory_bytes(self.result.type):
-            raise VerifyException("expected a part no larger than its buffer")
+            raise VerifyException(
+                f"expected a part no larger than its buffer {self.ring.type}, but got {self.result.type}"
+            )
 
 
 @irdl.irdl_op_definition
@@ -124,9 +126,12 @@ class CopyAsyncOp(MemoryAccess, OrderedOp):
 
     def verify_(self) -> None:
         if space_of(self.memory.type) is not GLOBAL or not is_shared_line(self.target.type):
-            raise VerifyException("expected a copy from global memory to a one-dimensional shared buffer")
+            raise VerifyException(
+                "expected a copy from global memory to a one-dimensional shared buffer, but got"
+                f" {self.memory.type} to {self.target.type}"
+            )
         if self.xor is not None:
-            raise VerifyException("expected no xor for an offset in global memory")
+            raise VerifyException("expected offsets without xor in global memory, but got xor")
         element = element_type(self.target.type)
         self.verify_places(element)
         width = self.vec.data
@@ -134,12 +139,19 @@ class CopyAsyncOp(MemoryAccess, OrderedOp):
         if width * memory_bytes(one) not in COPY_BYTES:
             raise VerifyException(f"expected a copy of 4, 8 or 16 bytes, but got {width} elements of {element}")
         if len(self.target_regs) != len(self.regs) or any(len(b) != 1 for b in bases_of(self.target_regs)):
-            raise VerifyException("expected one step in the target for each bit of the register number")
+            raise VerifyException(
+                f"expected one step in the target for each of {len(self.regs)} bits of the register number, but got"
+                f" {[list(b) for b in bases_of(self.target_regs)]}"
+            )
         low = width.bit_length() - 1
         if any(self.target_bases[b] != 1 << b for b in range(low)):
-            raise VerifyException(f"expected the first {low} register bits to be contiguous in the target")
-        if any(c.type != IndexType() for c in self.operand_indices):
-            raise VerifyException("expected coordinates and checks of type index")
+            raise VerifyException(
+                f"expected the first {low} register bits to be contiguous in the target, but got steps"
+                f" {list(self.target_bases[:low])}"
+            )
+        for c in self.operand_indices:
+            if c.type != IndexType():
+                raise VerifyException(f"expected coordinates and checks of type index, but got {c.type}")
 
 
 @irdl.irdl_op_definition
@@ -288,10 +300,12 @@ class TensorMapOp(PureOp):
         t, m = self.result.type, self.memory.type
         assert isinstance(t, TensorMapType)
         if not isinstance(self.memory, BlockArgument):
-            raise VerifyException("expected a tensor map of an argument of the kernel")
+            raise VerifyException(f"expected a tensor map of an argument of the kernel, but got a value of type {m}")
         extents = extents_of(m)
         if len(extents) != len(t.shape) or element_type(m) != t.element:
-            raise VerifyException(f"boxes of {list(t.shape)} {t.element} in {m}")
+            raise VerifyException(
+                f"expected boxes with the rank and element type of {m}, but got {list(t.shape)} of {t.element}"
+            )
         # No number except 1 is known to divide a symbol.
         factors = [n if isinstance(n, int) else 1 for n in extents]
         pitches = [math.prod(factors[d:]) * element_bytes(t.element) for d in range(1, len(extents))]
@@ -323,11 +337,15 @@ class _BoxOp(OrderedOp):
         if not is_shared_line(m):
             raise VerifyException(f"expected a box in a one-dimensional shared buffer, but got {m}")
         if element_type(m) != t.element:
-            raise VerifyException("expected one element type of buffer and tensor map")
+            raise VerifyException(
+                f"expected one element type of buffer and tensor map, but got {element_type(m)} and {t.element}"
+            )
         if memory_bytes(m) < t.bytes:
             raise VerifyException(f"expected a buffer of at least {t.bytes} bytes for the box, but got {m}")
         if len(self.coordinates) != len(t.shape):
-            raise VerifyException(f"one coordinate for each of {len(t.shape)} dimensions")
+            raise VerifyException(
+                f"expected {len(t.shape)} coordinates, one for each dimension, but got {len(self.coordinates)}"
+            )
 
 
 @irdl.irdl_op_definition

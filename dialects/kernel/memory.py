@@ -171,23 +171,37 @@ class MemoryAccess(FormattedOp):
         """Checks the coordinates and checks of the access, and its element type. Raises VerifyException."""
         bits, rank = self.registers.bit_length() - 1, len(extents_of(self.memory.type))
         if self.registers != 1 << bits or len(self.reg_bases) != bits or len(self.check_steps) != bits:
-            raise VerifyException(f"one basis for each bit of the number of {self.registers} registers")
-        if len(self.coordinates) != rank or any(len(b) != rank for b in self.reg_bases):
-            raise VerifyException(f"one coordinate for each of {rank} dimensions")
-        if len(self.checks) != len(self.bounds) or any(len(b) != len(self.bounds) for b in self.check_steps):
-            raise VerifyException("one [lower:upper] and one step for each check")
-        if any(c.type not in (IndexType(), VectorType(IndexType(), [self.registers])) for c in self.operand_indices):
             raise VerifyException(
-                "expected an index, or a vector of index with one entry for each register, as coordinates and checks"
+                f"expected a power of two of registers, and a basis and a step for each bit of their number, but got"
+                f" {self.registers} registers, {len(self.reg_bases)} bases and {len(self.check_steps)} steps"
             )
+        if len(self.coordinates) != rank or any(len(b) != rank for b in self.reg_bases):
+            raise VerifyException(
+                f"expected {rank} coordinates, one for each dimension, also in the bases, but got"
+                f" {len(self.coordinates)} and {[list(b) for b in self.reg_bases]}"
+            )
+        if len(self.checks) != len(self.bounds) or any(len(b) != len(self.bounds) for b in self.check_steps):
+            raise VerifyException(
+                f"expected bounds and a step in every basis for each of {len(self.checks)} checks, but got"
+                f" {len(self.bounds)} bounds and {[list(b) for b in self.check_steps]}"
+            )
+        for c in self.operand_indices:
+            if c.type not in (IndexType(), VectorType(IndexType(), [self.registers])):
+                raise VerifyException(
+                    "expected an index, or a vector of index with one entry for each register, as coordinates and"
+                    f" checks, but got {c.type}"
+                )
         if moved_element != element_type(self.memory.type):
-            raise VerifyException("expected one element type of memory and registers")
+            raise VerifyException(
+                f"expected one element type of memory and registers, but got {element_type(self.memory.type)} and"
+                f" {moved_element}"
+            )
         self._verify_width(rank)
         space = space_of(self.memory.type)
         if space is None:
             raise VerifyException(f"expected a buffer in global, shared or cluster memory, but got {self.memory.type}")
         if self.xor is not None and not space.of_block:
-            raise VerifyException("expected xor for offsets in shared memory only")
+            raise VerifyException(f"expected a shared buffer for offsets with xor, but got {self.memory.type}")
 
     def _verify_width(self, rank: int) -> None:
         width = self.vec.data
@@ -197,11 +211,17 @@ class MemoryAccess(FormattedOp):
             )
         low = width.bit_length() - 1
         if any(self.reg_bases[b] != (0,) * (rank - 1) + (1 << b,) for b in range(low)):
-            raise VerifyException(f"expected the first {low} register bits to be contiguous in memory")
+            raise VerifyException(
+                f"expected the first {low} register bits to be contiguous in memory, but got"
+                f" {[list(b) for b in self.reg_bases[:low]]}"
+            )
         if any(any(self.check_steps[b]) for b in range(low)):
-            raise VerifyException("expected checks that are constant within an access of several elements")
+            raise VerifyException(
+                f"expected checks that are constant within an access of {width} elements, but got steps"
+                f" {[list(b) for b in self.check_steps[:low]]}"
+            )
         if width > 1 and any(c.type != IndexType() for c in self.operand_indices):
-            raise VerifyException("expected vec 1, because coordinates differ between registers")
+            raise VerifyException(f"expected vec 1, because coordinates differ between registers, but got {width}")
 
     @property
     def operand_indices(self) -> tuple[SSAValue, ...]:
@@ -245,7 +265,10 @@ class LoadOp(MemoryAccess):
     def verify_(self) -> None:
         self.verify_access(self.result.type)
         if bool(self.bounds) != (self.fill is not None):
-            raise VerifyException("expected both checks and a fill value, or neither")
+            raise VerifyException(
+                "expected both checks and a fill value, or neither, but got only"
+                f" {'checks' if self.bounds else 'a fill value'}"
+            )
         if self.fill is not None and self.fill.type != element_type(self.result.type):
             raise VerifyException(
                 f"expected a fill value of the element type of {self.result.type}, but got {self.fill.type}"
@@ -286,7 +309,9 @@ class StoreOp(_MemoryWrite, WritingOp):
         super().verify_()
         space = space_of(self.memory.type)
         if space is None or not space.writable:
-            raise VerifyException("expected a store to global memory or to the block's own shared memory")
+            raise VerifyException(
+                f"expected a store to global memory or to the block's own shared memory, but got {self.memory.type}"
+            )
 
 
 @irdl.irdl_op_definition
@@ -311,7 +336,7 @@ class AtomicRmwOp(_MemoryWrite, OrderedOp):
         super().verify_()
         verify_atomic(self.kind.data, element_type(self.value.type))
         if self.vec.data != 1:
-            raise VerifyException("expected vec 1 for an atomic operation")
+            raise VerifyException(f"expected vec 1 for an atomic operation, but got {self.vec.data}")
         space = getattr(self.memory.type, "memory_space", None)
         if isinstance(space, StringAttr):
             raise VerifyException(f"expected an atomic operation on global memory, but got {space.data} memory")

@@ -169,20 +169,26 @@ class MatrixRows(FormattedOp):
     def verify_matrices(self, t: Attribute) -> None:
         """Checks the operation and the type `t` of its registers. Raises VerifyException."""
         if not is_shared(self.memory.type):
-            raise VerifyException("expected a buffer in shared memory")
+            raise VerifyException(f"expected a buffer in shared memory, but got {self.memory.type}")
         atom = mma_atom(t)
         if atom is None or not atom.matrix_orders or element_type(self.memory.type) != element_type(t):
             raise VerifyException(
                 f"expected bf16, f16 or f32 in both memory and registers, but got {self.memory.type} and {t}"
             )
         if self.trans is not None and True not in atom.matrix_orders:
-            raise VerifyException("expected no transposition of f32 matrices")
+            raise VerifyException(f"expected no transposition of f32 matrices, but got trans with {t}")
         if self.count.data not in (1, 2, 4):
             raise VerifyException(f"expected 1, 2 or 4 matrices in a step, but got {self.count.data}")
         if shape_of(t) != (word_elements(t) * self.count.data << len(self.steps),):
-            raise VerifyException(f"{self.count.data} matrices in each of {1 << len(self.steps)} steps")
+            raise VerifyException(
+                f"expected {word_elements(t) * self.count.data << len(self.steps)} registers for {self.count.data}"
+                f" matrices in each of {1 << len(self.steps)} steps, but got {t}"
+            )
         if any(int(s) % self.row for s in self.steps.get_values()):
-            raise VerifyException("expected steps of a multiple of 16 bytes")
+            raise VerifyException(
+                f"expected steps of a multiple of 16 bytes, {self.row} elements, but got"
+                f" {list(self.steps.get_values())}"
+            )
 
 
 @irdl.irdl_op_definition
@@ -265,7 +271,10 @@ class MmaOp(RegisterDotOp):
         atoms = [atom for atom in MMA_ATOMS if atom.element == element_type(self.lhs.type)]
         if not atoms or element_type(self.rhs.type) != element_type(self.lhs.type):
             types = ", ".join(str(atom.element) for atom in MMA_ATOMS)
-            raise VerifyException(f"expected both operands of one type of {types}")
+            raise VerifyException(
+                f"expected both operands of one type of {types}, but got {element_type(self.lhs.type)} and"
+                f" {element_type(self.rhs.type)}"
+            )
         expected: list[str] = []
         for atom in atoms:
             if (blocks := rows - atom.row_bits) >= 0:
@@ -274,9 +283,12 @@ class MmaOp(RegisterDotOp):
                     return atom
                 expected.append(f"{a} and {b}")
         if not expected:
-            raise VerifyException(f"no bit of rows numbers the halves of the {atoms[0].m} rows of {atoms[0].shape}")
+            raise VerifyException(
+                f"expected rows with a bit that selects the upper 8 of the {atoms[0].m} rows of {atoms[0].shape}, but"
+                f" got {list(self.rows.get_values())}"
+            )
         attributes = f"rows {list(self.rows.get_values())} and cols {list(self.cols.get_values())}"
-        raise VerifyException(f"{attributes} need {' or '.join(expected)} registers")
+        raise VerifyException(f"expected {' or '.join(expected)} registers for {attributes}, but got {lhs} and {rhs}")
 
     def verify_(self) -> None:
         rows, cols = list(self.rows.get_values()), list(self.cols.get_values())
@@ -286,4 +298,4 @@ class MmaOp(RegisterDotOp):
                 f"expected rows and cols that number {registers} registers in pairs, but got {rows} and {cols}"
             )
         if element_type(self.acc.type) != self.atom.accumulator:
-            raise VerifyException(f"expected an accumulator of {self.atom.accumulator}")
+            raise VerifyException(f"expected an accumulator of {self.atom.accumulator}, but got {self.acc.type}")

@@ -138,10 +138,13 @@ class ReduceRegistersOp(PureOp):
     def verify_(self) -> None:
         (n,), bits = shape_of(self.source.type), set(self.bits.get_values())
         if any(not 0 <= b < n.bit_length() - 1 for b in bits):
-            raise VerifyException(f"register bits {sorted(bits)} of {n} registers")
+            raise VerifyException(
+                f"expected register bits from 0 to {n.bit_length() - 2} of {n} registers, but got {sorted(bits)}"
+            )
         if shape_of(self.result.type) != (n >> len(bits),):
             raise VerifyException(
-                f"expected {n >> len(bits)} registers after the reduction of {len(bits)} bits of {n} registers"
+                f"expected {n >> len(bits)} registers after the reduction of {len(bits)} bits of {n} registers, but got"
+                f" {self.result.type}"
             )
         verify_kind(self.kind.data, element_type(self.source.type))
 
@@ -183,7 +186,8 @@ class ScanRegistersOp(PureOp):
             raise VerifyException(f"expected distinct, ascending register bits of {n} registers, but got {bits}")
         if self.init.type != VectorType(element, [n >> len(bits)]):
             raise VerifyException(
-                f"expected {n >> len(bits)} initial values for the scan of {len(bits)} bits of {n} registers"
+                f"expected {n >> len(bits)} initial values for the scan of {len(bits)} bits of {n} registers, but got"
+                f" {self.init.type}"
             )
         verify_kind(self.kind.data, element, scan=True)
 
@@ -212,7 +216,9 @@ class ShuffleRegistersOp(PureOp):
         n = shape_of(self.source.type)[0]
         picked = self.registers.get_values()
         if shape_of(self.result.type) != (len(picked),) or any(not 0 <= r < n for r in picked):
-            raise VerifyException(f"picks {list(picked)} of {n} registers")
+            raise VerifyException(
+                f"expected the registers of {self.result.type} from 0 to {n - 1}, but got {list(picked)}"
+            )
 
 
 @irdl.irdl_op_definition
@@ -254,7 +260,7 @@ class ExtractOp(PureOp):
 
     def verify_(self) -> None:
         if not 0 <= self.register.data < shape_of(self.source.type)[0]:
-            raise VerifyException(f"register {self.register.data} of {self.source.type}")
+            raise VerifyException(f"expected a register of {self.source.type}, but got {self.register.data}")
 
 
 @irdl.irdl_op_definition
@@ -279,7 +285,10 @@ class IndicesOp(PureOp):
 
     def verify_(self) -> None:
         if self.result.type != VectorType(IndexType(), [1 << len(self.steps.get_values())]):
-            raise VerifyException("expected one step for each bit of the register number")
+            raise VerifyException(
+                f"expected one step for each bit of the register number of {self.result.type}, but got"
+                f" {len(self.steps.get_values())} steps"
+            )
 
 
 class RegisterDotOp(PureOp):
@@ -298,6 +307,14 @@ class RegisterDotOp(PureOp):
     assembly_format = (
         "$lhs `,` $rhs `,` $acc `rows` $rows `cols` $cols attr-dict `:` type($lhs) `,` type($rhs) `,` type($acc)"
     )
+
+
+def _verify_one_element_type(op: RegisterDotOp | PanelFmaOp) -> None:
+    elements = list(dict.fromkeys(element_type(v.type) for v in op.operands))
+    if len(elements) > 1:
+        raise VerifyException(
+            f"expected one element type of operands and accumulator, but got {' and '.join(map(str, elements))}"
+        )
 
 
 @irdl.irdl_op_definition
@@ -324,8 +341,7 @@ class OuterFmaOp(RegisterDotOp):
             raise VerifyException(
                 f"expected rows and cols that number {c} registers from {a} and {b}, but got {rows} and {cols}"
             )
-        if len({element_type(v.type) for v in self.operands}) != 1:
-            raise VerifyException("expected one element type of operands and accumulator")
+        _verify_one_element_type(self)
 
 
 @irdl.irdl_op_definition
@@ -369,5 +385,4 @@ class PanelFmaOp(PureOp):
             raise VerifyException(
                 f"expected operands of depth {depth} for a product of {c} numbers, but got {a} and {b} numbers"
             )
-        if len({element_type(v.type) for v in self.operands}) != 1:
-            raise VerifyException("expected one element type of operands and accumulator")
+        _verify_one_element_type(self)

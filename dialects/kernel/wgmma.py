@@ -203,7 +203,7 @@ class WgmmaOp(OrderedOp):
                 f" {self.k_steps.data} and {self.swizzle.data}"
             )
         if self.scale_d_zero is not None and self.use_acc is not None:
-            raise VerifyException("expected no `use_acc` together with `scale_d_zero`")
+            raise VerifyException("expected `use_acc` or `scale_d_zero`, but got both")
         if (atom := mma_atom(self.element)) is None or atom.accumulator != f32:
             raise VerifyException(f"expected operands of bf16, f16 or f32, but got {self.element}")
         if element_bytes(self.element) == WORD_BYTES and (self.lhs_transposed or self.rhs_transposed) is not None:
@@ -213,7 +213,9 @@ class WgmmaOp(OrderedOp):
         if isinstance(t, MemRefType):
             self._verify_shared(self.lhs, WARPGROUP_ROWS, self.lhs_transposed is not None, "left")
             if self.lhs_offset is None or element_type(self.lhs.type) != self.element:
-                raise VerifyException(f"expected the left operand at an offset in a shared buffer of {self.element}")
+                raise VerifyException(
+                    f"expected the left operand at an offset in a shared buffer of {self.element}, but got {t}"
+                )
         elif (
             self.lhs_offset is not None
             or self.lhs_transposed is not None
@@ -221,7 +223,10 @@ class WgmmaOp(OrderedOp):
             or element_type(self.lhs.type) != self.element
             or shape_of(self.lhs.type) != (self.depth // 2,)
         ):
-            raise VerifyException(f"expected {self.depth // 2} registers of {self.element} as the left operand")
+            raise VerifyException(
+                f"expected {self.depth // 2} registers of {self.element} as the left operand, without offset or"
+                f" `transposed`, but got {self.lhs.type}"
+            )
 
     def _verify_shared(self, memory: SSAValue, extent: int, transposed: bool, side: str) -> None:
         t: Attribute = memory.type
@@ -237,13 +242,20 @@ class WgmmaOp(OrderedOp):
             # With several panels of a transposed A, an H200 computes other numbers than the PTX ISA describes.
             if side == "left" and panels > 1:
                 raise VerifyException(
-                    f"the left operand lies across in {panels} panels of {row}, expected one of {WARPGROUP_ROWS}"
+                    f"expected one panel of the transposed left operand, at least {WARPGROUP_ROWS} wide, but got"
+                    f" {panels} of {row}"
                 )
             if extent % min(row, extent) or extent > row and self.leading_offset is None:
-                raise VerifyException(f"the {side} operand has {extent} elements across: {panels} panels of {row}")
+                raise VerifyException(
+                    f"expected whole panels of {row} elements, with a leading_offset if there are several, but got"
+                    f" {extent} elements of the {side} operand"
+                )
             step = 0 if self.leading_offset is None else self.leading_offset.data
             if panels > 1 and (step < depth * row or step % (8 * row)):
-                raise VerifyException(f"panels {step} elements apart, of {depth} rows of {row} each")
+                raise VerifyException(
+                    f"expected a leading_offset of a multiple of {8 * row} elements, at least {depth * row}, but got"
+                    f" {step}"
+                )
             needed = (panels - 1) * step + depth * row
         if shape_of_memory(t)[0] < needed:
             raise VerifyException(f"expected at least {needed} elements of the {side} operand, but got {t}")
@@ -295,7 +307,9 @@ class WgmmaWaitOp(WaitForGroupsOp):
         if self.result.type == self.acc.type:
             return
         if self.result.type != self.acc.type.registers or self.pending.data > self._newer_groups():
-            raise VerifyException("expected the type of accumulators, because their group may be pending")
+            raise VerifyException(
+                f"expected {self.acc.type}, because the group may be pending, but got {self.result.type}"
+            )
 
     def _newer_groups(self) -> int:
         """Returns the number of groups that are committed after the group of `acc` and before this wait."""

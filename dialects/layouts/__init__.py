@@ -158,12 +158,12 @@ def layout_in_registers(value: SSAValue, warps: int, lanes: int = LANES) -> Line
     """
     layout = linear_of(value.type)
     if layout is None:
-        raise _refused(value, "has no layout in registers (tile-assign-layouts gives it one)")
+        raise _refused(value, "a register layout", f"{value.type}; run tile-assign-layouts")
     if (layout.lanes, layout.warps) != (lanes, warps):
-        raise _refused(value, f"has a layout with {len(layout.lane)} lane and {len(layout.warp)} warp bits")
+        raise _refused(value, f"{lanes} lanes and {warps} warps", f"{layout.lanes} and {layout.warps} in {value.type}")
     _verify_bases(value, layout.shape, layout.bases)
     if not layout.is_surjective:
-        raise _refused(value, "has a layout that leaves out elements")
+        raise _refused(value, "every element in a register", f"a layout that leaves out elements, {value.type}")
     return layout
 
 
@@ -175,20 +175,20 @@ def layout_in_shared(value: SSAValue) -> Shared:
     """
     layout = shared_of(value.type)
     if layout is None:
-        raise _refused(value, "is not in shared memory (tile-stage-dot-operands puts it there)")
+        raise _refused(value, "a shared layout", f"{value.type}; run tile-stage-dot-operands")
     _verify_bases(value, layout.shape, layout.offset)
     if not layout.is_bijective:
-        raise _refused(value, "has a shared layout that is not a bijection")
+        raise _refused(value, "a bijective shared layout", value.type)
     return layout
 
 
 def _verify_bases(value: SSAValue, shape: Sequence[int], bases: Bases) -> None:
     if any(len(b) != len(shape) or any(not 0 <= c < n for c, n in zip(b, shape, strict=True)) for b in bases):
-        raise _refused(value, "has a layout with bases outside of the tile")
+        raise _refused(value, "bases inside of the tile", value.type)
 
 
-def _refused(value: SSAValue, reason: str) -> CompileError:
+def _refused(value: SSAValue, expected: str, actual: object) -> CompileError:
     op = value.owner if isinstance(value.owner, Operation) else value.owner.parent_op()
     assert op is not None
-    name = f"%{value.name_hint}: " if value.name_hint else ""
-    return refused(op, f"{name}a tile {value.type} {reason}")
+    name = f"tile %{value.name_hint}" if value.name_hint else "tile"
+    return refused(op, f"expected {expected} of the {name}, but got {actual}")

@@ -23,7 +23,7 @@ from collections.abc import Sequence
 from xdsl import irdl
 from xdsl.dialects.builtin import AffineMapAttr, ArrayAttr, IndexType, IntAttr, TensorType
 from xdsl.dialects.utils import AbstractYieldOperation
-from xdsl.ir import Attribute, Block, Dialect, Operation, Region, SSAValue
+from xdsl.ir import Attribute, Block, Dialect, Region, SSAValue
 from xdsl.ir.affine import AffineMap
 from xdsl.traits import IsTerminator, Pure
 from xdsl.utils.exceptions import VerifyException
@@ -31,7 +31,7 @@ from xdsl.utils.exceptions import VerifyException
 from ..payload import element_type, is_tensor, same_elements
 from ..shapes.affine import DIM, Simplifier, number_of
 from ..shapes.domain import DomainAttr, verify_access
-from ..shapes.extents import Extent, SymbolAttr, extents_in, extents_of, static, tensor_of
+from ..shapes.extents import Extent, SymbolAttr, extents_in, extents_of, extents_text, static, tensor_of
 from ..support.assembly import SAME_TYPE, PureOp, YieldsOwnOps
 from ..tensor import KindAttr, verify_kind
 
@@ -88,7 +88,7 @@ class LoadOp(PureOp):
         rank = len(extents_of(self.source.type))
         verify_access(self, len(self.indices), len(self.symbols), rank, "a source")
         if self.symbols and self.domain is None:
-            raise VerifyException("expected a domain, because a coordinate depends on data")
+            raise VerifyException("expected a domain, because a coordinate depends on data, but got none")
 
 
 @irdl.irdl_op_definition
@@ -116,7 +116,10 @@ class ReshapeOp(PureOp):
 
     def verify_(self) -> None:
         if not same_elements(self.source.type, self.result.type):
-            raise VerifyException(f"{self.result.type} has not the elements of {self.source.type}")
+            raise VerifyException(
+                f"expected a result with the number and type of elements of {self.source.type}, but got"
+                f" {self.result.type}"
+            )
 
 
 def unreshaped(value: SSAValue) -> SSAValue:
@@ -126,20 +129,28 @@ def unreshaped(value: SSAValue) -> SSAValue:
     return value
 
 
-def _verify_body(op: Operation, block: Block, indices: int, results: Sequence[Attribute]) -> None:
+def _verify_body(block: Block, indices: int, results: Sequence[Attribute]) -> None:
     """Checks the arguments and the terminator of a body.
 
     Args:
-        op: operation with the body, for messages.
         block: the body.
         indices: number of index arguments it must have.
         results: types it must yield.
     """
     if [a.type for a in block.args] != [IndexType()] * indices:
-        raise VerifyException(f"the body of '{op.name}' takes one index for each of its {indices} extents")
+        raise VerifyException(
+            f"expected {indices} arguments of type index, one for each extent, but got"
+            f" ({', '.join(str(a.type) for a in block.args)})"
+        )
+    _verify_yield(block, results, "the body")
+
+
+def _verify_yield(block: Block, results: Sequence[Attribute], subject: str) -> None:
     end = block.last_op
-    if not isinstance(end, YieldOp) or [o.type for o in end.operands] != list(results):
-        raise VerifyException(f"the body of '{op.name}' ends with a loop.yield of {', '.join(map(str, results))}")
+    actual = [o.type for o in end.operands] if isinstance(end, YieldOp) else None
+    if actual != list(results):
+        text = "no loop.yield" if actual is None else f"({', '.join(map(str, actual))})"
+        raise VerifyException(f"expected {subject} to yield ({', '.join(map(str, results))}), but got {text}")
 
 
 def verify_mixed_radix(map: AffineMap, extents: Sequence[Extent], shape: Sequence[Extent]) -> None:
@@ -157,28 +168,38 @@ def verify_mixed_radix(map: AffineMap, extents: Sequence[Extent], shape: Sequenc
         VerifyException: the map is not such a bijection.
     """
     if map.num_dims != len(extents) or map.num_symbols or len(map.results) != len(shape):
-        raise VerifyException(f"the result map takes {len(extents)} indices to {len(shape)} coordinates")
+        raise VerifyException(
+            f"expected a result map from {len(extents)} indices to {len(shape)} coordinates, but got {map}"
+        )
     seen = set[int]()
     for form, result, size in zip(Simplifier().read_map(map), map.results, shape, strict=True):
         if form.constant or any(atom[0] != DIM for atom, _ in form.terms):
-            raise VerifyException(f"{result} in the result map is not a number in mixed radix")
+            raise VerifyException(
+                "expected a number in mixed radix, such as d0 * 8 + d1 with d1 < 8, in the result map, but got"
+                f" {result}"
+            )
         digits = sorted((w, d) for atom, w in form.terms if extents[d := number_of(atom)] != 1)
         weight: Extent = 1
         for w, d in digits:
             extent = extents[d]
             if w != weight or d in seen or not isinstance(weight, int):
-                raise VerifyException(f"{result} in the result map is not a number in mixed radix")
+                raise VerifyException(
+                    "expected a number in mixed radix, such as d0 * 8 + d1 with d1 < 8, in the result map, but got"
+                    f" {result}"
+                )
             seen.add(d)
             if isinstance(extent, int):
                 weight *= extent
             elif len(digits) > 1:
-                raise VerifyException(f"{result} in the result map has a digit of symbolic extent")
+                raise VerifyException(
+                    f"expected an index of symbolic extent alone in a coordinate of the result map, but got {result}"
+                )
             else:
                 weight = extent
         if weight != size:
             raise VerifyException(f"expected {result} in the result map to have {size} values, but got {weight}")
     if any(n != 1 and d not in seen for d, n in enumerate(extents)):
-        raise VerifyException("expected every index in the result map")
+        raise VerifyException(f"expected every index in the result map, but got {map}")
 
 
 class _IndexedOp(PureOp):
@@ -254,13 +275,16 @@ class NestOp(_IndexedOp):
         shapes = {extents_of(r.type) if is_tensor(r.type) else None for r in self.res}
         if self.result_map is not None:
             if len(shapes) != 1 or None in shapes:
-                raise VerifyException("expected results of one shape in a nest with a result map")
+                raise VerifyException(
+                    "expected results of one shape in a nest with a result map, but got"
+                    f" {' and '.join(str(r.type) for r in self.res)}"
+                )
             shape = next(s for s in shapes if s is not None)
             verify_mixed_radix(self.result_map.data, self.sizes, shape)
         elif shapes - {self.sizes}:
             over = ", ".join(map(str, self.sizes))
             raise VerifyException(f"expected results of shape [{over}], like the extents, but got {self.res[0].type}")
-        _verify_body(self, self.body.block, len(self.sizes), [element_type(r.type) for r in self.res])
+        _verify_body(self.body.block, len(self.sizes), [element_type(r.type) for r in self.res])
 
 
 @irdl.irdl_op_definition
@@ -288,7 +312,7 @@ class ReduceOp(_IndexedOp):
     )
 
     def verify_(self) -> None:
-        _verify_body(self, self.body.block, len(self.sizes), [self.result.type])
+        _verify_body(self.body.block, len(self.sizes), [self.result.type])
         verify_kind(self.kind.data, self.result.type)
 
 
@@ -339,19 +363,21 @@ class StagedReduceOp(PureOp):
 
     def verify_(self) -> None:
         types = [r.type for r in self.res]
-        _verify_body(self, self.stages.block, 0, types)
+        _verify_body(self.stages.block, 0, types)
         if [a.type for a in self.rescale.block.args] != types * 2:
             raise VerifyException(
-                "expected all results twice as arguments of the rescaling: the old ones, then the new ones"
+                "expected all results twice as arguments of the rescaling: the old ones, then the new ones, but got"
+                f" ({', '.join(str(a.type) for a in self.rescale.block.args)})"
             )
-        end = self.rescale.block.last_op
-        if not isinstance(end, YieldOp) or [o.type for o in end.operands] != types:
-            raise VerifyException("expected the rescaling to yield every result")
+        _verify_yield(self.rescale.block, types, "the rescaling")
         reduces = self.stage_ops
         if tuple(r.result for r in reduces) != tuple(self.stages.block.last_op.operands):  # pyright: ignore
-            raise VerifyException("expected the stages to yield their reductions, each once and in order")
-        if len({r.sizes for r in reduces}) > 1:
-            raise VerifyException("expected equal extents of all stages")
+            raise VerifyException(
+                "expected the stages to yield their reductions, each once and in order, but got other values"
+            )
+        if len(extents := {r.sizes for r in reduces}) > 1:
+            texts = " and ".join(sorted(map(extents_text, extents)))
+            raise VerifyException(f"expected equal extents of all stages, but got {texts}")
 
 
 @irdl.irdl_op_definition
@@ -379,9 +405,12 @@ class ScanOp(PureOp):
         verify_kind(self.kind.data, self.source.type, scan=True)
         nest = self.parent_op()
         if not isinstance(nest, NestOp) or self.index.owner is not nest.body.block:
-            raise VerifyException("expected a scan directly in a nest, along one of the nest's indices")
+            raise VerifyException(
+                "expected a scan directly in a nest, along one of the nest's indices, but got one in"
+                f" {'no op' if nest is None else nest.name}"
+            )
         if any(isinstance(op, ScanOp) and op.index is not self.index for op in nest.body.block.ops):
-            raise VerifyException("expected all scans of a nest along one index")
+            raise VerifyException("expected all scans of a nest along one index, but got several")
 
 
 def scanned_index(nest: NestOp) -> SSAValue | None:

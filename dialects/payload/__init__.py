@@ -175,7 +175,9 @@ class ConstantOp(PureOp):
 
     def verify_(self) -> None:
         if self.value.type != element_type(self.result.type):
-            raise VerifyException(f"constant of type {self.value.type} in a result of type {self.result.type}")
+            raise VerifyException(
+                f"expected a constant of the element type of {self.result.type}, but got {self.value.type}"
+            )
 
     @classmethod
     def parse(cls, parser: Parser) -> ConstantOp:
@@ -189,10 +191,11 @@ class ConstantOp(PureOp):
         if isinstance(e, AnyFloat) and isinstance(number, int) and not isinstance(number, bool):
             if not bits:
                 parser.raise_error(
-                    f"a constant of type {e} is written with a point, as {number}.0, or as bits, 0x...", at
+                    f"expected a constant of type {e} with a point, as {number}.0, or as bits, 0x..., but got {number}",
+                    at,
                 )
             if number >= 1 << 8 * e.size:
-                parser.raise_error(f"{number:#x} has more bits than {e}", at)
+                parser.raise_error(f"expected at most {8 * e.size} bits of {e}, but got {number:#x}", at)
             number = e.unpack(number.to_bytes(e.size, "little"), 1)[0]
         op = cls(scalar_attr(number, e), result_type)
         op.attributes.update(attrs)
@@ -223,7 +226,7 @@ def scalar_attr(value: float | int | bool, element: Attribute) -> FloatAttr | In
         return BoolAttr.from_bool(bool(value))
     if isinstance(element, IntegerType | IndexType):
         return IntegerAttr(int(value), element)  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
-    raise VerifyException(f"no constant of type {element}")
+    raise VerifyException(f"expected a float, integer or index type of a constant, but got {element}")
 
 
 def constant_of(value: SSAValue) -> float | int | None:
@@ -286,7 +289,9 @@ class CmpOp(PureOp):
 
     def verify_(self) -> None:
         if self.result.type != with_element(self.lhs.type, i1):
-            raise VerifyException(f"comparing {self.lhs.type} gives {with_element(self.lhs.type, i1)}")
+            raise VerifyException(
+                f"expected the result type {with_element(self.lhs.type, i1)}, but got {self.result.type}"
+            )
 
 
 @irdl_op_definition
@@ -349,9 +354,11 @@ class CastOp(PureOp):
 
     def verify_(self) -> None:
         if with_element(self.operand.type, i1) != with_element(self.result.type, i1):
-            raise VerifyException(f"casts {self.operand.type} to {self.result.type}: the shapes differ")
+            raise VerifyException(
+                f"expected a result with the shape of {self.operand.type}, but got {self.result.type}"
+            )
         if self.reassoc is not None and not (is_float(self.operand.type) and is_float(self.result.type)):
-            raise VerifyException(f"{self.operand.type} is not rounded to {self.result.type}")
+            raise VerifyException(f"expected floats with `reassoc`, but got {self.operand.type} and {self.result.type}")
 
 
 class _FloatBinaryOp(PureOp):
@@ -364,7 +371,7 @@ class _FloatBinaryOp(PureOp):
     def verify_(self) -> None:
         if not is_float(self.lhs.type):
             kind = self.name.removeprefix("payload.")
-            raise VerifyException(f"{kind} of {self.lhs.type}: only floats{self.INTEGERS}")
+            raise VerifyException(f"expected floats as operands of {kind}, but got {self.lhs.type}{self.INTEGERS}")
 
 
 @irdl_op_definition
@@ -379,7 +386,7 @@ class FmodOp(_FloatBinaryOp):
     """
 
     name = "payload.fmod"
-    INTEGERS: ClassVar = " (integers have arith.remsi)"
+    INTEGERS: ClassVar = "; for integers use arith.remsi"
 
 
 @irdl_op_definition

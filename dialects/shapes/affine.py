@@ -374,14 +374,14 @@ class Simplifier:
             if not b.is_constant:
                 a, b = b, a
             if not b.is_constant:
-                raise ValueError(f"{expr} is a product of two indices")
+                raise ValueError(f"expected a multiplication by a number, but got {expr}")
             return scale(a, b.constant)
         return self._divided(expr, a, b)
 
     def _divided(self, expr: AffineBinaryOpExpr, a: Form, b: Form) -> Form:
         """Returns the quotient or remainder `expr` of two forms."""
         if not b.is_constant or b.constant <= 0:
-            raise ValueError(f"{expr} divides by something else than a positive number")
+            raise ValueError(f"expected a division by a positive number, but got {expr}")
         if expr.kind == AffineBinaryOpKind.Mod:
             return self.mod(a, b.constant)
         if expr.kind == AffineBinaryOpKind.CeilDiv:

@@ -102,9 +102,12 @@ class DerivedAttr(FormattedAttr):
     def verify(self) -> None:
         affine, kind = self.map.data, self.kind.data
         if affine.num_dims or not affine.results or affine.num_symbols != len(self.operands):
-            raise VerifyException(f"the size {self.symbol} is a {kind}, computed from {len(self.operands)} sizes")
+            raise VerifyException(
+                f"expected a map of {len(self.operands)} symbols with results for the size {self.symbol}, but got"
+                f" {affine}"
+            )
         if kind != "product" and len(affine.results) != 2:
-            raise VerifyException(f"the size {self.symbol} is a {kind} of two sizes, but got {len(affine.results)}")
+            raise VerifyException(f"expected two sizes for the {kind} {self.symbol}, but got {len(affine.results)}")
 
     def value(self, sizes: Sizes) -> int:
         """Returns the size for given `sizes` of its operands. Raises ShapeError if it divides by a size that is not
@@ -155,7 +158,7 @@ def derived_sizes(main: FuncOp) -> tuple[DerivedAttr, ...]:
     malformed."""
     sizes = main.attributes.get(SIZES, ArrayAttr[DerivedAttr]([]))
     if not isa(sizes, ArrayAttr[DerivedAttr]):
-        raise ShapeError(f"{SIZES} is a list of #payload.derived")
+        raise ShapeError(f"expected a list of #payload.derived as {SIZES}, but got {main.attributes[SIZES]}")
     return tuple(sizes)
 
 
@@ -475,5 +478,5 @@ def _evaluated(expr: AffineExpr, operands: Sequence[Polynomial]) -> Polynomial:
     if expr.kind == AffineBinaryOpKind.Mul:
         return times(a, b)
     if b.number is None or b.number <= 0 or expr.kind == AffineBinaryOpKind.CeilDiv:
-        raise ExtentError(f"a size divides by something else than a positive number: {expr}")
+        raise ExtentError(f"expected a size divided by a positive number, but got {expr}")
     return divided("div" if expr.kind == AffineBinaryOpKind.FloorDiv else "mod", a, b.number)

@@ -64,7 +64,10 @@ class DomainAttr(FormattedAttr):
 
     def verify(self) -> None:
         if not len(self.affine.results) == len(self.lower) == len(self.upper):
-            raise VerifyException("expected one [lower:upper] for each result of the domain's map")
+            raise VerifyException(
+                f"expected {len(self.affine.results)} bounds [lower:upper], one for each result of the domain's map,"
+                f" but got {len(self.lower)} and {len(self.upper)}"
+            )
 
 
 def verify_access(op: Any, dims: int, symbols: int, results: int, target: str) -> None:
@@ -91,11 +94,17 @@ def verify_access(op: Any, dims: int, symbols: int, results: int, target: str) -
         raise VerifyException(f"expected {results} coordinates for {target}, but got {len(map.results)}")
     verify_linear(map)
     if hasattr(op, "fill") and (domain is None) != (op.fill is None):
-        raise VerifyException("expected both a domain and a fill value, or neither")
+        raise VerifyException(
+            "expected both a domain and a fill value, or neither, but got only"
+            f" {'a fill value' if domain is None else 'a domain'}"
+        )
     if domain is not None:
         verify_linear(domain.affine)
         if (domain.affine.num_dims, domain.affine.num_symbols) != (dims, symbols):
-            raise VerifyException(f"expected a domain of {dims} dimensions and {symbols} symbols, like the map")
+            raise VerifyException(
+                f"expected a domain of {dims} dimensions and {symbols} symbols, like the map, but got"
+                f" {domain.affine.num_dims} and {domain.affine.num_symbols}"
+            )
 
 
 @lru_cache(4096)

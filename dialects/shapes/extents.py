@@ -134,7 +134,10 @@ class ExtentsAttr(MemRefLayoutAttr, FormattedAttr):
 
     def verify(self) -> None:
         if all(isinstance(e, IntAttr) for e in self.extents):
-            raise VerifyException("expected a symbol among the extents; static extents are written in the shape only")
+            raise VerifyException(
+                f"expected a symbol among the extents, but got {extents_text(extents_in(self.extents))}; write static"
+                " extents in the shape"
+            )
         for e in extents_in(self.extents):
             if least(e) < 0:
                 raise VerifyException(f"expected extents that are not negative, but got {e} with minimum {least(e)}")

@@ -140,7 +140,7 @@ def identity(kind: ReductionKind, element: Attribute) -> float | int:
     if isinstance(monoid.integer_identity, int):
         return monoid.integer_identity
     if not isinstance(element, IntegerType):
-        raise VerifyException(f"no identity of {kind.value} on {element}")
+        raise VerifyException(f"expected a float or integer type for the identity of {kind.value}, but got {element}")
     return monoid.integer_identity(element.bitwidth)
 
 
@@ -156,18 +156,21 @@ def verify_kind(kind: ReductionKind, element: Attribute, scan: bool = False) -> 
         VerifyException: the kind is not defined on the type, or the type is narrower than f32, for storage only.
     """
     if kind == ReductionKind.LOGADDEXP and not scan:
-        raise VerifyException(f"reduction {kind.value}: only scans combine so")
+        raise VerifyException(f"expected a scan for the kind {kind.value}, but got a reduction")
     if is_low_precision(element):
-        raise VerifyException(f"reduces {element}, a storage type: cast to f32 first")
+        raise VerifyException(f"expected a type to compute in, but got {element}, a storage type; cast to f32 first")
     if MONOIDS[kind].combiner(element) is None:
-        raise VerifyException(f"reduction {kind.value} of {element}")
+        raise VerifyException(f"expected a type that the kind {kind.value} supports, but got {element}")
 
 
 def verify_atomic(kind: ReductionKind, element: Attribute) -> None:
     """Checks that an atomic operation combines elements by `kind`: 32-bit or 64-bit ones. Raises VerifyException."""
     verify_kind(kind, element)
     if element not in (f32, f64, i32, i64):
-        raise VerifyException(f"nothing combines {element} in memory: cast to 32 or 64 bits first")
+        raise VerifyException(
+            f"expected f32, f64, i32 or i64 elements to combine atomically, but got {element}; cast to 32 or 64 bits"
+            " first"
+        )
 
 
 @irdl.irdl_op_definition
@@ -242,7 +245,7 @@ class ScanOp(PureOp):
         if self.steps < 1:
             raise VerifyException(f"expected at least one step, but got {self.steps}")
         if not self.carries:
-            raise VerifyException("expected at least one carry")
+            raise VerifyException("expected at least one carry, but got none")
         for v in self.each:
             if not extents_of(v.type) or extents_of(v.type)[0] != self.steps:
                 raise VerifyException(
@@ -251,11 +254,11 @@ class ScanOp(PureOp):
         stacked = self.kept
         if list(stacked) != sorted(set(stacked)) or not all(0 <= i < len(self.carries) for i in stacked):
             raise VerifyException(
-                f"histories {list(stacked)} are not distinct, ascending and below {len(self.carries)}"
+                f"expected distinct, ascending numbers below {len(self.carries)} as history, but got {list(stacked)}"
             )
         expected = _result_types(self.carries, self.steps, stacked)
         if len(self.res) != len(expected):
-            raise VerifyException(f"{len(self.res)} results of {len(expected)} carries")
+            raise VerifyException(f"expected {len(expected)} results, one for each carry, but got {len(self.res)}")
         for i, (result, type) in enumerate(zip(self.res, expected, strict=True)):
             if result.type != type:
                 raise VerifyException(f"expected {type} as result {i}, but got {result.type}")
@@ -272,9 +275,17 @@ class ScanOp(PureOp):
             raise VerifyException(f"expected a function of this module, but got @{name}")
         takes, gives = list(function.function_type.inputs), list(function.function_type.outputs)
         if takes != self.step_types:
-            raise VerifyException(f"expected @{name} to take the carries, the slices and the shared tensors")
+            raise VerifyException(
+                f"expected @{name} to take the carries, the slices and the shared tensors"
+                f" ({_types_text(self.step_types)}),"
+                f" but got ({_types_text(takes)})"
+            )
         if gives != [v.type for v in self.carries]:
-            raise VerifyException(f"expected @{name} to return the next carries")
+            raise VerifyException(f"expected @{name} to return the next carries, but got ({_types_text(gives)})")
+
+
+def _types_text(types: Sequence[Attribute]) -> str:
+    return ", ".join(map(str, types))
 
 
 def _result_types(carries: Sequence[SSAValue], steps: int, history: Sequence[int]) -> list[Attribute]:
@@ -330,7 +341,10 @@ class IndexMapOp(PureOp):
         verify_access(self, dims, 0, len(extents_of(self.source.type)), "a source")
         e = element_type(self.source.type)
         if element_type(self.result.type) != e or (self.fill is not None and self.fill.type != e):
-            raise VerifyException("expected one element type of source, fill and result")
+            raise VerifyException(
+                "expected one element type of source, fill and result, but got"
+                f" {e}, {'no fill' if self.fill is None else self.fill.type} and {element_type(self.result.type)}"
+            )
 
 
 @irdl.irdl_op_definition
@@ -365,10 +379,13 @@ class GatherOp(PureOp):
 
     def verify_(self) -> None:
         if not self.indices:
-            raise VerifyException("expected at least one index tensor; without any, use tensor.index_map")
+            raise VerifyException("expected at least one index tensor, but got none; use tensor.index_map")
         _verify_indexed(self, self.source, self.result, "a source", "result's")
         if element_type(self.source.type) != element_type(self.result.type):
-            raise VerifyException("expected one element type of source and result")
+            raise VerifyException(
+                f"expected one element type of source and result, but got {element_type(self.source.type)} and"
+                f" {element_type(self.result.type)}"
+            )
 
 
 @irdl.irdl_op_definition
@@ -407,10 +424,13 @@ class ScatterOp(PureOp):
 
     def verify_(self) -> None:
         if not self.indices:
-            raise VerifyException("expected at least one index tensor")
+            raise VerifyException("expected at least one index tensor, but got none")
         _verify_indexed(self, self.init, self.values, "a result", "values'")
         if element_type(self.values.type) != element_type(self.init.type):
-            raise VerifyException("expected one element type of init and values")
+            raise VerifyException(
+                f"expected one element type of init and values, but got {element_type(self.init.type)} and"
+                f" {element_type(self.values.type)}"
+            )
         verify_atomic(self.kind.data, element_type(self.init.type))
 
 
@@ -459,7 +479,9 @@ class ReduceOp(PureOp):
         shape = extents_of(self.source.type)
         dims = list(self.dims.get_values())
         if dims != sorted(set(dims)) or not all(0 <= d < len(shape) for d in dims):
-            raise VerifyException(f"reduced dimensions {dims} are not distinct, ascending and below {len(shape)}")
+            raise VerifyException(
+                f"expected distinct, ascending dimensions below {len(shape)} to reduce, but got {dims}"
+            )
         expected = tensor_of(element_type(self.source.type), [n for i, n in enumerate(shape) if i not in dims])
         if self.result.type != expected:
             raise VerifyException(
@@ -492,7 +514,7 @@ class PrefixScanOp(PureOp):
 
     def verify_(self) -> None:
         if not 0 <= self.dim.value.data < len(extents_of(self.source.type)):
-            raise VerifyException(f"dimension {self.dim.value.data} of {self.source.type}")
+            raise VerifyException(f"expected a dimension of {self.source.type}, but got {self.dim.value.data}")
         verify_kind(self.kind.data, element_type(self.source.type), scan=True)
 
 
@@ -518,7 +540,7 @@ class IotaOp(PureOp):
 
     def verify_(self) -> None:
         if not 0 <= self.dim.value.data < len(extents_of(self.result.type)):
-            raise VerifyException(f"dimension {self.dim.value.data} of {self.result.type}")
+            raise VerifyException(f"expected a dimension of {self.result.type}, but got {self.dim.value.data}")
         if not isinstance(element_type(self.result.type), IntegerType | IndexType):
             raise VerifyException(
                 f"expected an integer or index element type, but got {element_type(self.result.type)}"

@@ -38,10 +38,12 @@ class _InFlight(OrderedOp):
                 continue
             if len(users) > 1:
                 raise VerifyException(
-                    "expected one use of accumulators in flight: the hardware has no second copy of them"
+                    f"expected one use of accumulators in flight, which the hardware cannot copy, but got {len(users)}"
                 )
             if any(not isinstance(user, DotAsyncOp | DotWaitOp | scf.ForOp | scf.YieldOp) for user in users):
-                raise VerifyException(f"{users[0].name} uses accumulators in flight, before a tile.dot_wait")
+                raise VerifyException(
+                    f"expected a tile.dot_wait before other uses of accumulators in flight, but got {users[0].name}"
+                )
 
 
 @irdl.irdl_op_definition
@@ -67,10 +69,14 @@ class AccumulatorsOp(_InFlight):
     def verify_(self) -> None:
         super().verify_()
         if self.start is not None and self.start.type != without_flight(self.result.type):
-            raise VerifyException(f"{self.start.type} does not start {self.result.type}")
+            raise VerifyException(
+                f"expected a tile of the type {without_flight(self.result.type)}, but got {self.start.type}"
+            )
         user = self.result.get_user_of_unique_use()
         if self.start is None and isinstance(user, DotAsyncOp) and user.scale_d_zero is None:
-            raise VerifyException("expected scale_d_zero on the first dot into undefined accumulators")
+            raise VerifyException(
+                "expected scale_d_zero on the first dot into undefined accumulators, but got a dot without it"
+            )
 
 
 @irdl.irdl_op_definition
@@ -112,7 +118,7 @@ class DotAsyncOp(_InFlight):
     def verify_(self) -> None:
         super().verify_()
         if self.scale_d_zero is not None and self.use_acc is not None:
-            raise VerifyException("expected no `use_acc` together with `scale_d_zero`")
+            raise VerifyException("expected `use_acc` or `scale_d_zero`, but got both")
         verify_contraction(self.lhs.type, self.rhs.type, without_flight(self.acc.type), "wgmma")
 
 
@@ -151,7 +157,10 @@ class DotWaitOp(_InFlight):
         if pending and self.result.type == self.acc.type:
             return
         if self.result.type != without_flight(self.acc.type) or pending > self._newer_groups():
-            raise VerifyException("accumulators become a tile of their type once they are not pending, and only then")
+            raise VerifyException(
+                "expected a tile if the group of the accumulators is complete, otherwise accumulators in flight, but"
+                f" got {self.result.type} with pending {pending}"
+            )
 
     def _newer_groups(self) -> int:
         """Returns the number of groups that start between the last dot into `acc` and this wait."""

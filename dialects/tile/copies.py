@@ -121,7 +121,10 @@ class AwaitOp(PureOp):
                 f"expected a number of pending groups that is not negative, but got {self.pending.data}"
             )
         if not self.tiles or any(not is_in_shared(t.type) for t in self.tiles):
-            raise VerifyException("expected tiles whose copies to shared memory are outstanding")
+            raise VerifyException(
+                f"expected tiles whose copies to shared memory are outstanding, but got"
+                f" {', '.join(str(t.type) for t in self.tiles) or 'none'}"
+            )
 
 
 @irdl.irdl_op_definition
@@ -145,11 +148,19 @@ class SliceOp(PureOp):
         whole, part, start = shape_of(self.source.type), shape_of(self.result.type), self.at.get_values()
         ranks = {len(whole), len(part), len(start)}
         if element_type(self.source.type) != element_type(self.result.type) or len(ranks) > 1:
-            raise VerifyException(f"{self.result.type} is no part of {self.source.type}")
+            raise VerifyException(
+                f"expected a part of {self.source.type} and one offset for each dimension, but got {self.result.type}"
+                f" at {list(start)}"
+            )
         if any(a < 0 or a % n or a + n > m for a, n, m in zip(start, part, whole, strict=True)):
-            raise VerifyException(f"{list(part)} at {list(start)} is no part of {list(whole)}")
+            raise VerifyException(
+                f"expected a part inside of {list(whole)}, at multiples of its extents, but got {list(part)} at"
+                f" {list(start)}"
+            )
         if is_in_shared(self.source.type) or is_in_shared(self.result.type):
-            raise VerifyException("expected source and part in registers")
+            raise VerifyException(
+                f"expected source and part in registers, but got {self.source.type} and {self.result.type}"
+            )
 
 
 @irdl.irdl_op_definition
@@ -189,7 +200,7 @@ def verify_box(map: AffineMap) -> None:
     """Checks that a tile with the coordinates `map` is a TMA box. Raises VerifyException."""
     if box_dimensions(map) is None:
         raise VerifyException(
-            "expected every dimension of a box to run along one dimension of the buffer with stride one"
+            f"expected every dimension of a box to run along one dimension of the buffer with stride one, but got {map}"
         )
 
 
@@ -230,7 +241,9 @@ class RingType(FormattedAttr, TypeAttribute):
         if self.slots.data < 1:
             raise VerifyException(f"expected at least one slot, but got {self.slots.data}")
         if not len(self.tiles) or any(not is_in_shared(t) for t in self.tiles):
-            raise VerifyException("expected a ring of tiles in shared memory")
+            raise VerifyException(
+                f"expected a ring of tiles in shared memory, but got {', '.join(map(str, self.tiles)) or 'no tiles'}"
+            )
 
 
 def tiles_of(ring: SSAValue) -> tuple[Attribute, ...]:
@@ -300,7 +313,7 @@ class TmaLoadOp(PureOp):
         verify_box(self.map.data)
         kernel = enclosing(self, KernelOp)
         if self.multicast is not None and kernel is not None and kernel.cluster_size == 1:
-            raise VerifyException("a box for all blocks of a cluster in a kernel without clusters")
+            raise VerifyException("expected a kernel with clusters for `multicast`, but got one without")
 
 
 @irdl.irdl_op_definition
@@ -322,9 +335,10 @@ class ProducerLoadOp(OrderedOp):
 
     def verify_(self) -> None:
         if tuple(t.type for t in self.tiles) != tiles_of(self.ring):
-            raise VerifyException(f"expected the tiles of {self.ring.type}")
+            types = ", ".join(str(t.type) for t in self.tiles)
+            raise VerifyException(f"expected the tiles of {self.ring.type}, but got {types}")
         if any(not isinstance(t.owner, TmaLoadOp) for t in self.tiles):
-            raise VerifyException("expected tiles that are each the result of a tile.tma_load")
+            raise VerifyException("expected tiles that are each the result of a tile.tma_load, but got another tile")
 
 
 @irdl.irdl_op_definition
@@ -351,7 +365,8 @@ class ConsumerWaitOp(OrderedOp):
 
     def verify_(self) -> None:
         if tuple(r.type for r in self.res) != tiles_of(self.ring):
-            raise VerifyException(f"expected the tiles of {self.ring.type}")
+            types = ", ".join(str(r.type) for r in self.res)
+            raise VerifyException(f"expected the tiles of {self.ring.type}, but got {types}")
 
 
 @irdl.irdl_op_definition
@@ -382,7 +397,10 @@ class ConsumerReleaseOp(OrderedOp):
 
     def verify_(self) -> None:
         if self.pending is not None and (self.pending.data != 1 or slots_of(self.ring) < 2):
-            raise VerifyException("expected pending 1, in a ring of two slots or more")
+            raise VerifyException(
+                f"expected pending 1, in a ring of at least two slots, but got pending {self.pending.data} and"
+                f" {slots_of(self.ring)} slots"
+            )
 
 
 @irdl.irdl_op_definition
@@ -422,10 +440,14 @@ class WarpSpecializeOp(OrderedOp):
 
     def verify_(self) -> None:
         if self.warps.data < 1 or len(self.registers) not in (0, 2):
-            raise VerifyException(f"{self.warps.data} warps with {len(self.registers)} numbers of registers")
-        for region, wrong, verb in (
-            (self.consumer, ProducerLoadOp, "puts"),
-            (self.producer, (ConsumerWaitOp, ConsumerReleaseOp), "takes"),
+            raise VerifyException(
+                "expected at least one producer warp, and two numbers of registers or none, but got"
+                f" {self.warps.data} and {len(self.registers)}"
+            )
+        for region, wrong, partition in (
+            (self.consumer, ProducerLoadOp, "producer"),
+            (self.producer, (ConsumerWaitOp, ConsumerReleaseOp), "consumer"),
         ):
-            if any(isinstance(o, wrong) for o in region.walk()):
-                raise VerifyException(f"a partition that {verb}, which is what the other one does")
+            for o in region.walk():
+                if isinstance(o, wrong):
+                    raise VerifyException(f"expected {o.name} in the {partition}, but got it in the other partition")

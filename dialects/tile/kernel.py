@@ -71,11 +71,17 @@ class KernelOp(BlockProgramOp):
 
     def verify_(self) -> None:
         if (*self.body.block.args,) != (*self.buffers, *self.blocks) or len(self.blocks) != len(self.grid_shape):
-            raise VerifyException("expected memrefs, then one block index for each extent of the grid")
+            raise VerifyException(
+                f"expected memrefs, then {len(self.grid_shape)} block indices, one for each extent of the grid, but got"
+                f" ({', '.join(str(a.type) for a in self.body.block.args)})"
+            )
         self.verify_warps()
         super().verify_()
         if self.cluster_size > 1 and not self.has_clusters_of(self.cluster_size):
-            raise VerifyException(f"expected a last extent of the grid of whole clusters of {self.cluster_size} blocks")
+            raise VerifyException(
+                f"expected a last extent of the grid of whole clusters of {self.cluster_size} blocks, but got the grid"
+                f" [{', '.join(map(str, self.grid_shape))}]"
+            )
 
     def has_clusters_of(self, blocks: int) -> bool:
         """Returns true if `blocks` divides the last extent of the grid that is not 1, so clusters differ in that index
@@ -124,16 +130,24 @@ class LaunchOp(PureOp):
         if len(kernel.buffers) != len(operands) or any(
             not same_elements(b.type, v.type) for b, v in zip(kernel.buffers, operands, strict=True)
         ):
-            raise VerifyException(f"expected inputs and results that match the buffers of @{name}")
+            raise VerifyException(
+                f"expected inputs and results that match the buffers of @{name},"
+                f" ({', '.join(str(b.type) for b in kernel.buffers)}), but got"
+                f" ({', '.join(str(v.type) for v in operands)})"
+            )
         combines = any(use.operation.name == "tile.atomic_rmw" for b in kernel.buffers for use in b.uses)
         if combines != (self.start is not None):
-            raise VerifyException(f"a launch starts from a value if @{name} combines into its result, and only then")
+            raise VerifyException(
+                f"expected `from` with initial values, because @{name} combines into its result, but got none"
+                if combines
+                else f"expected no `from`, because @{name} does not combine into its result, but got one"
+            )
         if self.start is None:
             return
         if [self.start.type] != list(self.result_types):
-            raise VerifyException(f"the result of @{name} starts as {self.start.type}")
+            raise VerifyException(f"expected initial values of the result type of @{name}, but got {self.start.type}")
         if not isinstance(self.start.owner, LaunchOp):
-            raise VerifyException("expected a result of another launch after `from`")
+            raise VerifyException("expected a result of another launch after `from`, but got another value")
 
 
 def tile_type(element: Attribute, shape: Sequence[int], encoding: Attribute | None = None) -> Attribute:
@@ -168,7 +182,10 @@ def verify_places(op: Any, memory: SSAValue, tile: SSAValue) -> None:
                 f"expected an index or a tile of index of the tile's shape as a symbol, but got {s.type}"
             )
     if element_type(tile.type) != element_type(memory.type):
-        raise VerifyException("expected one element type of buffer and tile")
+        raise VerifyException(
+            f"expected one element type of buffer and tile, but got {element_type(memory.type)} and"
+            f" {element_type(tile.type)}"
+        )
 
 
 @irdl.irdl_op_definition
@@ -264,7 +281,9 @@ class AtomicRmwOp(_WriteOp, OrderedOp):
         verify_atomic(self.kind.data, element_type(self.value.type))
         others = [u.operation for u in self.target.uses if not isinstance(u.operation, AtomicRmwOp)]
         if others:
-            raise VerifyException(f"{others[0].name} accesses a buffer that is combined into")
+            raise VerifyException(
+                f"expected only tile.atomic_rmw on a buffer that is combined into, but got {others[0].name}"
+            )
 
 
 @irdl.irdl_op_definition
@@ -313,7 +332,9 @@ class BroadcastOp(PureOp):
         if source_shape != shape_of(self.source.type) or element_type(self.source.type) != element_type(
             self.result.type
         ):
-            raise VerifyException(f"broadcasting {self.source.type} along {sorted(along)} is not {self.result.type}")
+            raise VerifyException(
+                f"expected {self.source.type} with new dimensions {sorted(along)}, but got {self.result.type}"
+            )
 
 
 @irdl.irdl_op_definition
@@ -342,7 +363,9 @@ class ReduceOp(PureOp):
         dims = set(self.dims.get_values())
         remaining = tuple(n for i, n in enumerate(shape_of(self.source.type)) if i not in dims)
         if remaining != shape_of(self.result.type) or element_type(self.source.type) != element_type(self.result.type):
-            raise VerifyException(f"reducing {sorted(dims)} of {self.source.type} is not {self.result.type}")
+            raise VerifyException(
+                f"expected {self.source.type} without the dimensions {sorted(dims)}, but got {self.result.type}"
+            )
         verify_kind(self.kind.data, element_type(self.source.type))
 
 
@@ -379,10 +402,12 @@ class ScanOp(PureOp):
     def verify_(self) -> None:
         shape, dim = shape_of(self.source.type), self.dim.data
         if not 0 <= dim < len(shape):
-            raise VerifyException(f"dimension {dim} of {self.source.type}")
+            raise VerifyException(f"expected a dimension of {self.source.type}, but got {dim}")
         element = element_type(self.source.type)
         if shape_of(self.init.type) != (*shape[:dim], *shape[dim + 1 :]) or element_type(self.init.type) != element:
-            raise VerifyException(f"{self.init.type} is not {self.source.type} without dimension {dim}")
+            raise VerifyException(
+                f"expected {self.source.type} without dimension {dim} as the initial values, but got {self.init.type}"
+            )
         verify_kind(self.kind.data, element, scan=True)
 
 
@@ -404,15 +429,20 @@ def verify_contraction(lhs: Attribute, rhs: Attribute, acc: Attribute, atom: str
     """
     a, b, c = shape_of(lhs), shape_of(rhs), shape_of(acc)
     if not (len(a) == len(b) == len(c) == 2 and a[1] == b[0] and c == (a[0], b[1])):
-        raise VerifyException(f"no contraction of {lhs} and {rhs} into {acc}")
+        raise VerifyException(
+            f"expected operands [m, k] and [k, n] and an accumulator [m, n], but got {lhs}, {rhs} and {acc}"
+        )
     if atom is not None and atom not in LEGAL["atom"]:
         raise VerifyException(f"expected an atom of {', '.join(map(str, LEGAL['atom']))}, but got {atom}")
     if atom is None:
         return
     types, able = tuple(element_type(t) for t in (lhs, rhs, acc)), mma_atom(lhs)
     if able is None or types != (able.element, able.element, able.accumulator) or (atom == "wgmma" and types[2] != f32):
-        more = "" if atom == "wgmma" else ", or f64 into f64"
-        raise VerifyException(f"atom {atom} multiplies bf16, f16 or f32 into f32{more}, not {types}")
+        more = "" if atom == "wgmma" else " (or all f64)"
+        raise VerifyException(
+            f"expected bf16, f16 or f32 operands with an f32 accumulator{more}, for atom {atom}, but got"
+            f" {', '.join(map(str, types))}"
+        )
 
 
 @irdl.irdl_op_definition
@@ -452,7 +482,9 @@ class DotOp(PureOp):
 
     def verify_(self) -> None:
         if self.acc.type != self.result.type:
-            raise VerifyException("expected the accumulator's type as the result type")
+            raise VerifyException(
+                f"expected the accumulator's type as the result type, {self.acc.type}, but got {self.result.type}"
+            )
         atom = None if self.atom is None else self.atom.data
         verify_contraction(self.lhs.type, self.rhs.type, self.acc.type, atom)
 
@@ -524,4 +556,6 @@ def _verify_moved(source: Attribute, result: Attribute, target: type[Attribute])
     """
     same = shape_of(source) == shape_of(result) and element_type(source) == element_type(result)
     if not same or not isinstance(encoding_of(result), target):
-        raise VerifyException(f"{source} is not moved into {result}")
+        raise VerifyException(
+            f"expected the shape and element type of {source} with #{target.name}<...>, but got {result}"
+        )

@@ -151,11 +151,15 @@ class ClusterAllGatherOp(PureOp):
 
     def verify_(self) -> None:
         if not self.tiles or len(self.tiles) != len(self.res):
-            raise VerifyException("gives one tile for each that it takes, and takes some")
+            raise VerifyException(
+                f"expected at least one tile and as many results, but got {len(self.tiles)} and {len(self.res)}"
+            )
         for tile, result in zip(self.tiles, self.res, strict=True):
             shape, element = shape_of(result.type), element_type(result.type)
             if shape[1:] != shape_of(tile.type) or element != element_type(tile.type) or shape[0] != self.ranks:
-                raise VerifyException(f"{result.type} is not {tile.type} of every block of a cluster")
+                raise VerifyException(
+                    f"expected {tile.type} with a new first dimension of {self.ranks} ranks, but got {result.type}"
+                )
         _verify_ranks(self, self.ranks)
 
 
@@ -198,10 +202,12 @@ class ClusterReduceScatterOp(PureOp):
     def verify_(self) -> None:
         whole, part, dim = shape_of(self.source.type), shape_of(self.result.type), self.dim.data
         if not 0 <= dim < len(whole):
-            raise VerifyException(f"dimension {dim} of {self.source.type}")
+            raise VerifyException(f"expected a dimension of {self.source.type}, but got {dim}")
         others = whole[:dim] == part[:dim] and whole[dim + 1 :] == part[dim + 1 :] and len(whole) == len(part)
         if not others or element_type(self.source.type) != element_type(self.result.type) or whole[dim] % part[dim]:
-            raise VerifyException(f"{self.result.type} is no part of {self.source.type} along dimension {dim}")
+            raise VerifyException(
+                f"expected an equal part of {self.source.type} along dimension {dim}, but got {self.result.type}"
+            )
         verify_kind(self.kind.data, element_type(self.source.type))
         _verify_ranks(self, self.ranks)
 
@@ -209,5 +215,6 @@ class ClusterReduceScatterOp(PureOp):
 def _verify_ranks(op: ClusterAllGatherOp | ClusterReduceScatterOp, ranks: int) -> None:
     kernel = enclosing(op, KernelOp)
     if kernel is not None and kernel.cluster_size != ranks:
-        actual = f"clusters of {kernel.cluster_size}"
-        raise VerifyException(f"tiles of every block of a cluster of {ranks} blocks in a kernel with {actual}")
+        raise VerifyException(
+            f"expected tiles of the {kernel.cluster_size} blocks of a cluster of the kernel, but got {ranks}"
+        )

@@ -149,7 +149,10 @@ class ScheduleAttr(Data[Schedule]):
                 raise VerifyException(f"schedule: expected {n} of at least {least}, but got {values[n]}")
         for n in ("serial", "pack"):
             if any(not 0 <= s < len(self.data.block) for s in values[n]):
-                raise VerifyException(f"schedule: {n} names free indices by position")
+                raise VerifyException(
+                    f"schedule: expected positions of free indices below {len(self.data.block)} in {n}, but got"
+                    f" {list(values[n])}"
+                )
 
     @classmethod
     def parse_parameter(cls, parser: AttrParser) -> Schedule:
@@ -167,7 +170,7 @@ class ScheduleAttr(Data[Schedule]):
 
         parser.parse_comma_separated_list(parser.Delimiter.ANGLE, entry)
         if "block" not in values:
-            parser.raise_error("schedule: 'block' is missing")
+            parser.raise_error("schedule: expected a decision 'block', but got none")
         return cls.get(**values).data
 
     def print_parameter(self, printer: Printer) -> None:

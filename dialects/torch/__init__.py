@@ -289,11 +289,14 @@ class AtenOp(irdl.IRDLOperation):
                 f"expected {len(self.SCHEMA.arguments)} arguments of {self.SCHEMA.name}, but got {len(arguments)}"
             )  # pyright: ignore
         if _count_operands(self.arguments) != len(self.operands):  # pyright: ignore
-            raise VerifyException("the arguments do not mention each operand once")
+            raise VerifyException(
+                f"expected {len(self.operands)} operands in the arguments, each once, but got"
+                f" {_count_operands(self.arguments)}"
+            )
         _bind(self.SCHEMA, self.values, [])
         for t in (*self.operand_types, *self.result_types):
             if not isinstance(t, builtin.TensorType) or not isinstance(element_type(t), _DTYPES):  # pyright: ignore
-                raise VerifyException(f"{t} is not a tensor of a supported data type")
+                raise VerifyException(f"expected a tensor of a supported data type, but got {t}")
             extents_of(t)  # pyright: ignore[reportUnknownArgumentType]
         expected = len(self.SCHEMA.results)
         if self.SCHEMA.results != ("Tensor[]",) and len(self.results) != expected:
@@ -307,7 +310,7 @@ class AtenOp(irdl.IRDLOperation):
         at, types = parser.pos, parser.parse_function_type()
         arguments = dict(pairs)
         if len(arguments) != len(pairs):
-            parser.raise_error(f"{cls.name}: an argument is given twice")
+            parser.raise_error(f"{cls.name}: expected each argument once, but got {[name for name, _ in pairs]}")
         leaves: list[Leaf] = []
         try:
             attribute = _bind(cls.SCHEMA, arguments, leaves)
@@ -335,11 +338,11 @@ class AtenOp(irdl.IRDLOperation):
 def _bind(schema: Schema, values: Mapping[str, object], operands: list[Leaf]) -> builtin.ArrayAttr[Attribute]:
     unknown = [name for name in values if name not in schema.names]
     if unknown:
-        raise VerifyException(f"unknown argument {unknown[0]!r} (arguments: {', '.join(schema.names) or 'none'})")
+        raise VerifyException(f"expected one of the arguments {', '.join(schema.names)}, but got {unknown[0]!r}")
     attributes: list[Attribute] = []
     for argument in schema.arguments:
         if argument.name not in values and not argument.has_default:
-            raise VerifyException(f"missing argument {argument.name!r}")
+            raise VerifyException(f"expected an argument {argument.name!r}, but got none")
         attributes.append(to_attribute(values.get(argument.name, argument.default), argument, operands))
     return builtin.ArrayAttr(attributes)
 

@@ -73,5 +73,5 @@ def test_a_size_that_nothing_binds():
 
 def test_sizes_that_are_something_else():
     text = ROWS.replace("[#payload.derived<#m = affine_map<()[s0] -> (s0 + 1)>[#n]>]", "5 : i64")
-    with pytest.raises(ShapeError, match="deplodock.sizes is a list of #payload.derived"):
+    with pytest.raises(ShapeError, match="expected a list of #payload.derived as deplodock.sizes"):
         run(rows(text), [np.zeros((3, 4), np.float32), np.zeros(3, np.float32)])

@@ -132,8 +132,8 @@ BAD = {
         "reg = [], lane = [[0, 1], [0, 2], [0, 4], [0, 8], [0, 16]], warp = []",
         "leaves out elements",
     ),
-    "too many warps": ("reg = [], lane = [[0, 1], [0, 2], [0, 4], [0, 8], [0, 16]], warp = [[1, 0]]", "1 warp bits"),
-    "outside": ("reg = [], lane = [[0, 1], [0, 2], [0, 4], [0, 8], [0, 32]], warp = []", "outside of the tile"),
+    "too many warps": ("reg = [], lane = [[0, 1], [0, 2], [0, 4], [0, 8], [0, 16]], warp = [[1, 0]]", "1 warps"),
+    "outside": ("reg = [], lane = [[0, 1], [0, 2], [0, 4], [0, 8], [0, 32]], warp = []", "inside of the tile"),
 }
 
 

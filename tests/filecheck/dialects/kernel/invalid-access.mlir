@@ -1,6 +1,6 @@
 // RUN: %diagnostics
 
-// CHECK: error: kernel.load: one coordinate for each of 2 dimensions
+// CHECK: error: kernel.load: expected 2 coordinates, one for each dimension, also in the bases, but got 1 and
 kernel.func @k(%x: memref<8x64xf32>) grid [1] warps 1 {
   %i = kernel.id lane
   %v = kernel.load %x[%i] regs [[1]] : memref<8x64xf32> -> vector<2xf32>
@@ -8,7 +8,7 @@ kernel.func @k(%x: memref<8x64xf32>) grid [1] warps 1 {
 
 // -----
 
-// CHECK: error: kernel.load: one [lower:upper] and one step for each check
+// CHECK: error: kernel.load: expected bounds and a step in every basis for each of 1 checks, but got 1 bounds and
 kernel.func @k(%x: memref<64xf32>) grid [1] warps 1 {
   %i = kernel.id lane
   %z = payload.constant 0.0 : f32
@@ -17,7 +17,7 @@ kernel.func @k(%x: memref<64xf32>) grid [1] warps 1 {
 
 // -----
 
-// CHECK: error: kernel.load: expected an index, or a vector of index with one entry for each register, as coordinates and checks
+// CHECK: error: kernel.load: expected an index, or a vector of index with one entry for each register, as coordinates and checks, but got i32
 kernel.func @k(%x: memref<64xf32>) grid [1] warps 1 {
   %i = payload.constant 0 : i32
   %v = kernel.load %x[%i] regs [[1]] : memref<64xf32> -> vector<2xf32>
@@ -25,7 +25,7 @@ kernel.func @k(%x: memref<64xf32>) grid [1] warps 1 {
 
 // -----
 
-// CHECK: error: kernel.store: expected one element type of memory and registers
+// CHECK: error: kernel.store: expected one element type of memory and registers, but got f32 and i32
 kernel.func @k(%x: memref<64xf32>) grid [1] warps 1 {
   %i = kernel.id lane
   %v = payload.constant 0 : vector<2xi32>
@@ -43,7 +43,7 @@ kernel.func @k(%x: memref<64xf32>) grid [1] warps 1 {
 
 // -----
 
-// CHECK: error: kernel.store: one basis for each bit of the number of 4 registers
+// CHECK: error: kernel.store: expected a power of two of registers, and a basis and a step for each bit of their number, but got 4 registers, 1 bases and 1 steps
 kernel.func @k(%x: memref<64xf32>) grid [1] warps 1 {
   %i = kernel.id lane
   %v = payload.constant 0.0 : vector<4xf32>
@@ -60,7 +60,7 @@ kernel.func @k(%x: memref<64xf32>) grid [1] warps 1 {
 
 // -----
 
-// CHECK: error: kernel.load: expected the first 1 register bits to be contiguous in memory
+// CHECK: error: kernel.load: expected the first 1 register bits to be contiguous in memory, but got
 kernel.func @k(%x: memref<64xf32>) grid [1] warps 1 {
   %i = kernel.id lane
   %v = kernel.load %x[%i] regs [[2]] vec 2 : memref<64xf32> -> vector<2xf32>
@@ -68,7 +68,7 @@ kernel.func @k(%x: memref<64xf32>) grid [1] warps 1 {
 
 // -----
 
-// CHECK: error: kernel.load: expected checks that are constant within an access of several elements
+// CHECK: error: kernel.load: expected checks that are constant within an access of 2 elements, but got steps
 kernel.func @k(%x: memref<64xf32>) grid [1] warps 1 {
   %i = kernel.id lane
   %z = payload.constant 0.0 : f32
@@ -77,7 +77,7 @@ kernel.func @k(%x: memref<64xf32>) grid [1] warps 1 {
 
 // -----
 
-// CHECK: error: kernel.load: expected vec 1, because coordinates differ between registers
+// CHECK: error: kernel.load: expected vec 1, because coordinates differ between registers, but got 2
 kernel.func @k(%x: memref<64xf32>) grid [1] warps 1 {
   %l = kernel.id lane
   %i = kernel.indices %l steps [1] : vector<2xindex>
@@ -86,7 +86,7 @@ kernel.func @k(%x: memref<64xf32>) grid [1] warps 1 {
 
 // -----
 
-// CHECK: error: kernel.load: expected xor for offsets in shared memory only
+// CHECK: error: kernel.load: expected a shared buffer for offsets with xor, but got memref<64xf32>
 kernel.func @k(%x: memref<64xf32>) grid [1] warps 1 {
   %i = kernel.id lane
   %v = kernel.load %x[%i] xor regs [[1]] : memref<64xf32> -> vector<2xf32>
@@ -94,7 +94,7 @@ kernel.func @k(%x: memref<64xf32>) grid [1] warps 1 {
 
 // -----
 
-// CHECK: error: kernel.load: expected both checks and a fill value, or neither
+// CHECK: error: kernel.load: expected both checks and a fill value, or neither, but got only checks
 kernel.func @k(%x: memref<64xf32>) grid [1] warps 1 {
   %i = kernel.id lane
   %v = kernel.load %x[%i] regs [[1]] where 0 <= %i < 64 steps [[1]] : memref<64xf32> -> vector<2xf32>

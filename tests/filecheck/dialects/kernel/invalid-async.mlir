@@ -1,6 +1,6 @@
 // RUN: %diagnostics
 
-// CHECK: error: kernel.cp_async: expected a copy from global memory to a one-dimensional shared buffer
+// CHECK: error: kernel.cp_async: expected a copy from global memory to a one-dimensional shared buffer, but got memref<64xf32> to memref<64xf32>
 kernel.func @k(%x: memref<64xf32>, %y: memref<64xf32>) grid [1] warps 1 {
   %i = kernel.id lane
   kernel.cp_async %x[%i] to %y[%i] : memref<64xf32>, memref<64xf32>
@@ -17,7 +17,7 @@ kernel.func @k(%x: memref<64xbf16>) grid [1] warps 1 {
 
 // -----
 
-// CHECK: error: kernel.cp_async: expected the first 1 register bits to be contiguous in the target
+// CHECK: error: kernel.cp_async: expected the first 1 register bits to be contiguous in the target, but got steps [2]
 kernel.func @k(%x: memref<64xf32>) grid [1] warps 1 {
   %i = kernel.id lane
   %s = kernel.shared : memref<64xf32, "shared">
@@ -26,7 +26,7 @@ kernel.func @k(%x: memref<64xf32>) grid [1] warps 1 {
 
 // -----
 
-// CHECK: error: kernel.cp_async: expected one element type of memory and registers
+// CHECK: error: kernel.cp_async: expected one element type of memory and registers, but got f32 and i32
 kernel.func @k(%x: memref<64xf32>) grid [1] warps 1 {
   %i = kernel.id lane
   %s = kernel.shared : memref<64xi32, "shared">
@@ -35,7 +35,7 @@ kernel.func @k(%x: memref<64xf32>) grid [1] warps 1 {
 
 // -----
 
-// CHECK: error: kernel.subview: expected a part no larger than its buffer
+// CHECK: error: kernel.subview: expected a part no larger than its buffer memref<64xf32, "shared">, but got memref<128xf32, "shared">
 kernel.func @k() grid [1] warps 1 {
   %i = arith.constant 0 : index
   %r = kernel.shared : memref<64xf32, "shared">

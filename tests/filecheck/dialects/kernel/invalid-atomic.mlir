@@ -1,6 +1,6 @@
 // RUN: %diagnostics
 
-// CHECK: error: kernel.atomic_rmw: nothing combines i16 in memory: cast to 32 or 64 bits first
+// CHECK: error: kernel.atomic_rmw: expected f32, f64, i32 or i64 elements to combine atomically, but got i16; cast to 32 or 64 bits first
 kernel.func @k(%x: memref<64xi16>) grid [1] warps 1 {
   %i = kernel.id lane
   %v = payload.constant 0 : vector<1xi16>
@@ -19,7 +19,7 @@ kernel.func @k() grid [1] warps 1 {
 
 // -----
 
-// CHECK: expected vec 1 for an atomic operation
+// CHECK: kernel.atomic_rmw: expected vec 1 for an atomic operation, but got 2
 kernel.func @k(%x: memref<64xi32>) grid [1] warps 1 {
   %i = kernel.id lane
   %v = payload.constant 0 : vector<2xi32>
@@ -28,7 +28,7 @@ kernel.func @k(%x: memref<64xi32>) grid [1] warps 1 {
 
 // -----
 
-// CHECK: error: kernel.atomic_rmw: one coordinate for each of 2 dimensions
+// CHECK: error: kernel.atomic_rmw: expected 2 coordinates, one for each dimension, also in the bases, but got 1 and []
 kernel.func @k(%x: memref<64x2xi32>) grid [1] warps 1 {
   %i = kernel.id lane
   %v = payload.constant 0 : vector<1xi32>

@@ -14,14 +14,14 @@ kernel.func @k() grid [6] warps 1 cluster 4 {
 
 // -----
 
-// CHECK: error: kernel.cluster_barrier: a barrier of the cluster in a kernel without clusters
+// CHECK: error: kernel.cluster_barrier: expected a kernel with clusters, because of a barrier of the cluster, but got one without
 kernel.func @k() grid [6] warps 1 {
   kernel.cluster_barrier
 }
 
 // -----
 
-// CHECK: error: kernel.warp_specialize: partitions with [1, 0] barriers of the cluster, each of which waits for all threads
+// CHECK: error: kernel.warp_specialize: expected as many kernel.cluster_barrier in every partition, but got [1, 0]
 kernel.func @k() grid [6] warps 2 cluster 2 {
   kernel.warp_specialize {
     partition "one"(%w) warps 1 {
@@ -35,7 +35,7 @@ kernel.func @k() grid [6] warps 2 cluster 2 {
 
 // -----
 
-// CHECK: error: kernel.warp_specialize: expected kernel.cluster_barrier outside of loops and conditions of a partition
+// CHECK: error: kernel.warp_specialize: expected kernel.cluster_barrier outside of loops and conditions of a partition, but got it inside
 kernel.func @k() grid [6] warps 2 cluster 2 {
   %yes = payload.constant true : i1
   kernel.warp_specialize {
@@ -52,7 +52,7 @@ kernel.func @k() grid [6] warps 2 cluster 2 {
 
 // -----
 
-// CHECK: error: kernel.mapa: another block's memory in a kernel without clusters
+// CHECK: error: kernel.mapa: expected a kernel with clusters, because of another block's memory, but got one without
 kernel.func @k() grid [6] warps 1 {
   %i = kernel.id rank
   %s = kernel.shared : memref<64xf32, "shared">
@@ -78,7 +78,7 @@ kernel.func @k() grid [6] warps 1 cluster 2 {
 
 // -----
 
-// CHECK: error: kernel.store: expected a store to global memory or to the block's own shared memory
+// CHECK: error: kernel.store: expected a store to global memory or to the block's own shared memory, but got memref<64xf32, "cluster">
 kernel.func @k() grid [6] warps 1 cluster 2 {
   %i = kernel.id rank
   %v = payload.constant 1.0 : vector<1xf32>
@@ -89,7 +89,7 @@ kernel.func @k() grid [6] warps 1 cluster 2 {
 
 // -----
 
-// CHECK: error: kernel.cp_async: expected a copy from global memory to a one-dimensional shared buffer
+// CHECK: error: kernel.cp_async: expected a copy from global memory to a one-dimensional shared buffer, but got memref<64xf32, "cluster"> to memref<64xf32, "shared">
 kernel.func @k() grid [6] warps 1 cluster 2 {
   %i = kernel.id rank
   %s = kernel.shared : memref<64xf32, "shared">
@@ -99,7 +99,7 @@ kernel.func @k() grid [6] warps 1 cluster 2 {
 
 // -----
 
-// CHECK: error: kernel.mbar_arrive: an arrival at another block's barrier in a kernel without clusters
+// CHECK: error: kernel.mbar_arrive: expected a kernel with clusters, because of an arrival at another block's barrier, but got one without
 kernel.func @k() grid [6] warps 1 {
   %i = kernel.id rank
   %f = kernel.shared : memref<1x!kernel.mbarrier, "shared">
@@ -108,7 +108,7 @@ kernel.func @k() grid [6] warps 1 {
 
 // -----
 
-// CHECK: error: kernel.tma_load: a box for several blocks in a kernel without clusters
+// CHECK: error: kernel.tma_load: expected a kernel with clusters, because of a box for several blocks, but got one without
 kernel.func @k(%x: memref<512x320xbf16>) grid [2] warps 1 {
   %r = kernel.id rank
   %a = kernel.tensor_map %x : memref<512x320xbf16> -> !kernel.tensor_map<64x64xbf16, swizzle 128>
@@ -130,7 +130,7 @@ kernel.func @k(%x: memref<512x320xbf16>) grid [2] warps 1 cluster 2 {
 
 // -----
 
-// CHECK: error: kernel.mbar_arrive: expected `async` with a rank only
+// CHECK: error: kernel.mbar_arrive: expected `of` with a rank before `async`, but got no rank
 kernel.func @k() grid [2] warps 1 cluster 2 {
   %i = kernel.id rank
   %f = kernel.shared : memref<1x!kernel.mbarrier, "shared">

@@ -1,6 +1,6 @@
 // RUN: %diagnostics
 
-// CHECK: error: kernel.ldmatrix: expected a buffer in shared memory
+// CHECK: error: kernel.ldmatrix: expected a buffer in shared memory, but got memref<512xbf16>
 kernel.func @k(%x: memref<512xbf16>) grid [1] warps 1 {
   %i = kernel.id lane
   %a = kernel.ldmatrix count 4 %x[%i] : memref<512xbf16> -> vector<8xbf16>
@@ -17,7 +17,7 @@ kernel.func @k() grid [1] warps 1 {
 
 // -----
 
-// CHECK: error: kernel.ldmatrix: expected no transposition of f32 matrices
+// CHECK: error: kernel.ldmatrix: expected no transposition of f32 matrices, but got trans with vector<4xf32>
 kernel.func @k() grid [1] warps 1 {
   %i = kernel.id lane
   %s = kernel.shared : memref<512xf32, "shared">
@@ -26,7 +26,7 @@ kernel.func @k() grid [1] warps 1 {
 
 // -----
 
-// CHECK: error: kernel.ldmatrix: expected steps of a multiple of 16 bytes
+// CHECK: error: kernel.ldmatrix: expected steps of a multiple of 16 bytes, 4 elements, but got [2]
 kernel.func @k() grid [1] warps 1 {
   %i = kernel.id lane
   %s = kernel.shared : memref<512xf32, "shared">
@@ -35,7 +35,7 @@ kernel.func @k() grid [1] warps 1 {
 
 // -----
 
-// CHECK: error: kernel.ldmatrix: expected steps of a multiple of 16 bytes
+// CHECK: error: kernel.ldmatrix: expected steps of a multiple of 16 bytes, 8 elements, but got [4]
 kernel.func @k() grid [1] warps 1 {
   %i = kernel.id lane
   %s = kernel.shared : memref<512xbf16, "shared">
@@ -44,7 +44,7 @@ kernel.func @k() grid [1] warps 1 {
 
 // -----
 
-// CHECK: error: kernel.ldmatrix: 4 matrices in each of 1 steps
+// CHECK: error: kernel.ldmatrix: expected 8 registers for 4 matrices in each of 1 steps, but got vector<16xbf16>
 kernel.func @k() grid [1] warps 1 {
   %i = kernel.id lane
   %s = kernel.shared : memref<512xbf16, "shared">
@@ -53,7 +53,7 @@ kernel.func @k() grid [1] warps 1 {
 
 // -----
 
-// CHECK: error: kernel.stmatrix: expected a buffer in shared memory
+// CHECK: error: kernel.stmatrix: expected a buffer in shared memory, but got memref<512xbf16>
 kernel.func @k(%x: memref<512xbf16>) grid [1] warps 1 {
   %i = kernel.id lane
   %v = payload.constant 0.0 : vector<8xbf16>
@@ -72,7 +72,7 @@ kernel.func @k() grid [1] warps 1 {
 
 // -----
 
-// CHECK: error: kernel.stmatrix: 4 matrices in each of 2 steps
+// CHECK: error: kernel.stmatrix: expected 16 registers for 4 matrices in each of 2 steps, but got vector<8xbf16>
 kernel.func @k() grid [1] warps 1 {
   %i = kernel.id lane
   %v = payload.constant 0.0 : vector<8xbf16>
@@ -82,7 +82,7 @@ kernel.func @k() grid [1] warps 1 {
 
 // -----
 
-// CHECK: error: kernel.stmatrix: expected steps of a multiple of 16 bytes
+// CHECK: error: kernel.stmatrix: expected steps of a multiple of 16 bytes, 8 elements, but got [4]
 kernel.func @k() grid [1] warps 1 {
   %i = kernel.id lane
   %v = payload.constant 0.0 : vector<16xbf16>
@@ -92,7 +92,7 @@ kernel.func @k() grid [1] warps 1 {
 
 // -----
 
-// CHECK: error: kernel.mma: no bit of rows numbers the halves of the 16 rows of m16n8k16
+// CHECK: error: kernel.mma: expected rows with a bit that selects the upper 8 of the 16 rows of m16n8k16, but got []
 kernel.func @k() grid [1] warps 1 {
   %a = payload.constant 0.0 : vector<4xbf16>
   %b = payload.constant 0.0 : vector<8xbf16>
@@ -102,7 +102,7 @@ kernel.func @k() grid [1] warps 1 {
 
 // -----
 
-// CHECK: error: kernel.mma: rows [1] and cols [] need 8 and 4 registers
+// CHECK: error: kernel.mma: expected 8 and 4 registers for rows [1] and cols [], but got 4 and 4
 kernel.func @k() grid [1] warps 1 {
   %a = payload.constant 0.0 : vector<4xbf16>
   %c = payload.constant 0.0 : vector<4xf32>
@@ -111,7 +111,7 @@ kernel.func @k() grid [1] warps 1 {
 
 // -----
 
-// CHECK: error: kernel.mma: expected both operands of one type of bf16, f16, f32, f64
+// CHECK: error: kernel.mma: expected both operands of one type of bf16, f16, f32, f64, but got bf16 and f16
 kernel.func @k() grid [1] warps 1 {
   %a = payload.constant 0.0 : vector<8xbf16>
   %b = payload.constant 0.0 : vector<4xf16>
@@ -121,7 +121,7 @@ kernel.func @k() grid [1] warps 1 {
 
 // -----
 
-// CHECK: error: kernel.mma: expected an accumulator of f32
+// CHECK: error: kernel.mma: expected an accumulator of f32, but got vector<4xbf16>
 kernel.func @k() grid [1] warps 1 {
   %a = payload.constant 0.0 : vector<8xbf16>
   %b = payload.constant 0.0 : vector<4xbf16>
@@ -130,7 +130,7 @@ kernel.func @k() grid [1] warps 1 {
 
 // -----
 
-// CHECK: error: kernel.mma: rows [1] and cols [] need 4 and 2 registers
+// CHECK: error: kernel.mma: expected 4 and 2 registers for rows [1] and cols [], but got 8 and 4
 kernel.func @k() grid [1] warps 1 {
   %a = payload.constant 0.0 : vector<8xf32>
   %b = payload.constant 0.0 : vector<4xf32>

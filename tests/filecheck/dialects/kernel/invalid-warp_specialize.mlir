@@ -49,7 +49,7 @@ kernel.func @k() grid [1] warps 1 {
 
 // -----
 
-// CHECK: error: kernel.group_barrier: groups of 3 warps in a partition of 4, from 1 on
+// CHECK: error: kernel.group_barrier: expected groups that divide 4 warps, with hardware barriers up to 15, but got groups of 3 warps from barrier 1 on
 kernel.func @k() grid [1] warps 4 {
   kernel.warp_specialize {
     partition "a"(%w) warps 4 {
@@ -60,7 +60,7 @@ kernel.func @k() grid [1] warps 4 {
 
 // -----
 
-// CHECK: error: kernel.group_barrier: groups of 1 warps in a partition of 4, from 13 on
+// CHECK: error: kernel.group_barrier: expected groups that divide 4 warps, with hardware barriers up to 15, but got groups of 1 warps from barrier 13 on
 kernel.func @k() grid [1] warps 4 {
   kernel.warp_specialize {
     partition "a"(%w) warps 4 {
@@ -99,7 +99,7 @@ kernel.func @k(%x: memref<64x64xbf16>) grid [1] warps 1 {
 
 // -----
 
-// CHECK: error: kernel.tensor_map: expected a tensor map of an argument of the kernel
+// CHECK: error: kernel.tensor_map: expected a tensor map of an argument of the kernel, but got a value of type memref<64xbf16, "shared">
 kernel.func @k() grid [1] warps 1 {
   %x = kernel.shared : memref<64xbf16, "shared">
   %m = kernel.tensor_map %x : memref<64xbf16, "shared"> -> !kernel.tensor_map<64xbf16>
@@ -107,14 +107,14 @@ kernel.func @k() grid [1] warps 1 {
 
 // -----
 
-// CHECK: error: kernel.tensor_map: boxes of [64] bf16 in memref<64x64xbf16>
+// CHECK: error: kernel.tensor_map: expected boxes with the rank and element type of memref<64x64xbf16>, but got [64] of bf16
 kernel.func @k(%x: memref<64x64xbf16>) grid [1] warps 1 {
   %m = kernel.tensor_map %x : memref<64x64xbf16> -> !kernel.tensor_map<64xbf16>
 }
 
 // -----
 
-// CHECK: error: kernel.tensor_map: boxes of [64, 32] f32 in memref<64x64xbf16>
+// CHECK: error: kernel.tensor_map: expected boxes with the rank and element type of memref<64x64xbf16>, but got [64, 32] of f32
 kernel.func @k(%x: memref<64x64xbf16>) grid [1] warps 1 {
   %m = kernel.tensor_map %x : memref<64x64xbf16> -> !kernel.tensor_map<64x32xf32>
 }
@@ -137,7 +137,7 @@ kernel.func @k(%x: memref<64x64xbf16>) grid [1] warps 1 {
 
 // -----
 
-// CHECK: error: kernel.tma_store: expected one element type of buffer and tensor map
+// CHECK: error: kernel.tma_store: expected one element type of buffer and tensor map, but got f16 and bf16
 kernel.func @k(%x: memref<64x64xbf16>) grid [1] warps 1 {
   %i = arith.constant 0 : index
   %m = kernel.tensor_map %x : memref<64x64xbf16> -> !kernel.tensor_map<64x64xbf16, swizzle 128>
@@ -157,7 +157,7 @@ kernel.func @k(%x: memref<64x64xbf16>) grid [1] warps 1 {
 
 // -----
 
-// CHECK: error: kernel.tma_store: one coordinate for each of 2 dimensions
+// CHECK: error: kernel.tma_store: expected 2 coordinates, one for each dimension, but got 1
 kernel.func @k(%x: memref<64x64xbf16>) grid [1] warps 1 {
   %i = arith.constant 0 : index
   %s = kernel.shared : memref<4096xbf16, "shared">
@@ -198,7 +198,7 @@ kernel.func @k() grid [1] warps 4 {
 
 // -----
 
-// CHECK: error: kernel.accumulators: result 'result' at position 0 does not verify: attribute vector<32xf32> expected
+// CHECK: error: kernel.accumulators: result 'result' at position 0 does not verify: attribute vector<32xf32> expected from variable 'T', but got vector<64xf32>
 kernel.func @k() grid [1] warps 4 {
   %r = payload.constant 0.0 : vector<32xf32>
   %p = "kernel.accumulators"(%r) : (vector<32xf32>) -> !kernel.async_accumulators<vector<64xf32>>
@@ -206,7 +206,7 @@ kernel.func @k() grid [1] warps 4 {
 
 // -----
 
-// CHECK: error: kernel.wgmma: result 'result' at position 0 does not verify
+// CHECK: error: kernel.wgmma: result 'result' at position 0 does not verify: attribute !kernel.async_accumulators<vector<32xf32>> expected from variable 'T', but got !kernel.async_accumulators<vector<64xf32>>
 kernel.func @k() grid [1] warps 4 {
   %i = arith.constant 0 : index
   %s = kernel.shared : memref<4096xbf16, "shared">
@@ -226,7 +226,7 @@ kernel.func @k() grid [1] warps 4 {
 
 // -----
 
-// CHECK: error: kernel.wgmma: expected no `use_acc` together with `scale_d_zero`
+// CHECK: error: kernel.wgmma: expected `use_acc` or `scale_d_zero`, but got both
 kernel.func @k() grid [1] warps 4 {
   %i = arith.constant 0 : index
   %s = kernel.shared : memref<4096xbf16, "shared">
@@ -277,7 +277,7 @@ kernel.func @k() grid [1] warps 4 {
 
 // -----
 
-// CHECK: error: kernel.wgmma: the right operand has 64 elements across: 2 panels of 32
+// CHECK: error: kernel.wgmma: expected whole panels of 32 elements, with a leading_offset if there are several, but got 64 elements of the right operand
 kernel.func @k() grid [1] warps 4 {
   %i = arith.constant 0 : index
   %s = kernel.shared : memref<4096xbf16, "shared">
@@ -287,7 +287,7 @@ kernel.func @k() grid [1] warps 4 {
 
 // -----
 
-// CHECK: error: kernel.wgmma: the left operand lies across in 2 panels of 32, expected one of 64
+// CHECK: error: kernel.wgmma: expected one panel of the transposed left operand, at least 64 wide, but got 2 of 32
 kernel.func @k() grid [1] warps 4 {
   %i = arith.constant 0 : index
   %s = kernel.shared : memref<4096xbf16, "shared">
@@ -297,7 +297,7 @@ kernel.func @k() grid [1] warps 4 {
 
 // -----
 
-// CHECK: error: kernel.wgmma: panels 1024 elements apart, of 64 rows of 32 each
+// CHECK: error: kernel.wgmma: expected a leading_offset of a multiple of 256 elements, at least 2048, but got 1024
 kernel.func @k() grid [1] warps 4 {
   %i = arith.constant 0 : index
   %s = kernel.shared : memref<4096xbf16, "shared">
@@ -307,7 +307,7 @@ kernel.func @k() grid [1] warps 4 {
 
 // -----
 
-// CHECK: error: kernel.wgmma: expected at least 8192 elements of the right operand
+// CHECK: error: kernel.wgmma: expected at least 8192 elements of the right operand, but got memref<4096xbf16, "shared">
 kernel.func @k() grid [1] warps 4 {
   %i = arith.constant 0 : index
   %s = kernel.shared : memref<4096xbf16, "shared">
@@ -317,7 +317,7 @@ kernel.func @k() grid [1] warps 4 {
 
 // -----
 
-// CHECK: error: kernel.wgmma: expected 32 registers of bf16 as the left operand
+// CHECK: error: kernel.wgmma: expected 32 registers of bf16 as the left operand, without offset or `transposed`, but got vector<16xbf16>
 kernel.func @k() grid [1] warps 4 {
   %i = arith.constant 0 : index
   %s = kernel.shared : memref<4096xbf16, "shared">
@@ -328,7 +328,7 @@ kernel.func @k() grid [1] warps 4 {
 
 // -----
 
-// CHECK: error: kernel.wgmma: expected the left operand at an offset in a shared buffer of bf16
+// CHECK: error: kernel.wgmma: expected the left operand at an offset in a shared buffer of bf16, but got memref<4096xf16, "shared">
 kernel.func @k() grid [1] warps 4 {
   %i = arith.constant 0 : index
   %s = kernel.shared : memref<4096xbf16, "shared">
@@ -367,7 +367,7 @@ kernel.func @k() grid [1] warps 4 {
 
 // -----
 
-// CHECK: error: kernel.wgmma_wait: expected the type of accumulators, because their group may be pending
+// CHECK: error: kernel.wgmma_wait: expected !kernel.async_accumulators<vector<32xf32>>, because the group may be pending, but got vector<32xf32>
 kernel.func @k() grid [1] warps 4 {
   %p = kernel.accumulators : !kernel.async_accumulators<vector<32xf32>>
   %q = kernel.wgmma_wait 1, %p : !kernel.async_accumulators<vector<32xf32>> -> vector<32xf32>
@@ -375,7 +375,7 @@ kernel.func @k() grid [1] warps 4 {
 
 // -----
 
-// CHECK: error: kernel.warp_specialize: one name, one number of warps and one or no number of registers for 2 partitions
+// CHECK: error: kernel.warp_specialize: expected a name, a number of warps and perhaps a number of registers for each of 2 partitions, but got 2, 2 and 1
 kernel.func @k() grid [1] warps 8 {
   kernel.warp_specialize {
     partition "a"(%w) warps 4 registers 40 {
@@ -411,7 +411,7 @@ kernel.func @k() grid [1] warps 4 {
 
 // -----
 
-// CHECK: error: kernel.warp_specialize: expected one argument of type index, the number of the warp in the partition
+// CHECK: error: kernel.warp_specialize: expected one argument of type index, the number of the warp in the partition, but got (i32)
 kernel.func @k() grid [1] warps 4 {
   "kernel.warp_specialize"() <{names = ["a"], warps = array<i64: 4>, registers = array<i64>}> ({
   ^bb0(%w: i32):
@@ -442,7 +442,7 @@ kernel.func @k() grid [1] warps 4 {
 
 // -----
 
-// CHECK: error: kernel.warp_specialize: the partitions want 66560 registers; the block has 64512, 384 threads with 168 each at its launch
+// CHECK: error: kernel.warp_specialize: expected at most 64512 registers in all partitions, 384 threads with 168 each at the launch, but got 66560
 kernel.func @k() grid [1] warps 12 {
   kernel.warp_specialize {
     partition "a"(%w) warps 4 registers 40 {
@@ -454,7 +454,7 @@ kernel.func @k() grid [1] warps 12 {
 
 // -----
 
-// CHECK: error: kernel.warp_specialize: the partitions want 41984 registers; the block has 30720, 384 threads with 80 each at its launch
+// CHECK: error: kernel.warp_specialize: expected at most 30720 registers in all partitions, 384 threads with 80 each at the launch, but got 41984
 kernel.func @k() grid [1] warps 12 blocks_per_sm 2 {
   kernel.warp_specialize {
     partition "a"(%w) warps 4 registers 24 {
@@ -479,7 +479,7 @@ kernel.func @k() grid [1] warps 4 {
 
 // -----
 
-// CHECK: error: kernel.warp_specialize: a barrier of the whole block inside of a partition, which other warps never reach
+// CHECK: error: kernel.warp_specialize: expected kernel.group_barrier in a partition, but got kernel.barrier, which waits for the other partitions too
 kernel.func @k() grid [1] warps 4 {
   kernel.warp_specialize {
     partition "a"(%w) warps 4 {
@@ -500,7 +500,7 @@ kernel.func @k() grid [1] warps 8 {
 
 // -----
 
-// CHECK: error: kernel.func: expected at most one kernel.warp_specialize in a kernel
+// CHECK: error: kernel.func: expected at most one kernel.warp_specialize in a kernel, but got 2
 kernel.func @k() grid [1] warps 4 {
   kernel.warp_specialize {
     partition "a"(%w) warps 4 {
@@ -524,7 +524,7 @@ kernel.func @k() grid [1] warps 40 {
 
 // -----
 
-// CHECK: error: kernel.group_barrier: partitions ['a', 'b'] both wait at hardware barrier 2
+// CHECK: error: kernel.group_barrier: expected disjoint hardware barriers of partitions, but got 2 in ['a', 'b']
 kernel.func @k() grid [1] warps 12 {
   kernel.warp_specialize {
     partition "a"(%w) warps 4 {

@@ -1,6 +1,6 @@
 // RUN: %diagnostics
 
-// CHECK: error: kernel.func: expected memrefs as the arguments of a kernel
+// CHECK: error: kernel.func: expected memrefs as the arguments of a kernel, but got f32
 kernel.func @k(%x: f32) grid [1] warps 1 {}
 
 // -----
@@ -22,7 +22,7 @@ kernel.func @k() grid [1] warps 1 {
 
 // -----
 
-// CHECK: error: kernel.shared: groups of 0 warps
+// CHECK: error: kernel.shared: expected groups of at least one warp, but got 0
 kernel.func @k() grid [1] warps 1 {
   %s = kernel.shared warp_group_private 0 : memref<8xf32, "shared">
 }
@@ -45,7 +45,7 @@ kernel.func @k() grid [1] warps 1 {
 
 // -----
 
-// CHECK: error: kernel.reduce_registers: register bits [2] of 4 registers
+// CHECK: error: kernel.reduce_registers: expected register bits from 0 to 1 of 4 registers, but got [2]
 kernel.func @k() grid [1] warps 1 {
   %v = payload.constant 0.0 : vector<4xf32>
   %s = kernel.reduce_registers add %v over [2] : vector<4xf32> -> vector<2xf32>
@@ -53,7 +53,7 @@ kernel.func @k() grid [1] warps 1 {
 
 // -----
 
-// CHECK: error: kernel.reduce_registers: expected 2 registers after the reduction of 1 bits of 4 registers
+// CHECK: error: kernel.reduce_registers: expected 2 registers after the reduction of 1 bits of 4 registers, but got vector<1xf32>
 kernel.func @k() grid [1] warps 1 {
   %v = payload.constant 0.0 : vector<4xf32>
   %s = kernel.reduce_registers add %v over [1] : vector<4xf32> -> vector<1xf32>
@@ -61,7 +61,7 @@ kernel.func @k() grid [1] warps 1 {
 
 // -----
 
-// CHECK: error: kernel.reduce_registers: reduces bf16, a storage type: cast to f32 first
+// CHECK: error: kernel.reduce_registers: expected a type to compute in, but got bf16, a storage type; cast to f32 first
 kernel.func @k() grid [1] warps 1 {
   %v = payload.constant 0.0 : vector<4xbf16>
   %s = kernel.reduce_registers add %v over [1] : vector<4xbf16> -> vector<2xbf16>
@@ -69,7 +69,7 @@ kernel.func @k() grid [1] warps 1 {
 
 // -----
 
-// CHECK: error: kernel.shuffle_registers: picks [0, 4] of 4 registers
+// CHECK: error: kernel.shuffle_registers: expected the registers of vector<2xf32> from 0 to 3, but got [0, 4]
 kernel.func @k() grid [1] warps 1 {
   %v = payload.constant 0.0 : vector<4xf32>
   %s = kernel.shuffle_registers %v from [0, 4] : vector<4xf32> -> vector<2xf32>
@@ -85,7 +85,7 @@ kernel.func @k() grid [1] warps 1 {
 
 // -----
 
-// CHECK: error: kernel.extract: register 4 of vector<4xf32>
+// CHECK: error: kernel.extract: expected a register of vector<4xf32>, but got 4
 kernel.func @k() grid [1] warps 1 {
   %v = payload.constant 0.0 : vector<4xf32>
   %s = kernel.extract %v[4] : vector<4xf32>
@@ -93,7 +93,7 @@ kernel.func @k() grid [1] warps 1 {
 
 // -----
 
-// CHECK: error: kernel.indices: expected one step for each bit of the register number
+// CHECK: error: kernel.indices: expected one step for each bit of the register number of vector<4xindex>, but got 1 steps
 kernel.func @k() grid [1] warps 1 {
   %v = kernel.id lane
   %s = kernel.indices %v steps [1] : vector<4xindex>
@@ -110,7 +110,7 @@ kernel.func @k() grid [1] warps 1 {
 
 // -----
 
-// CHECK: error: kernel.outer_fma: expected one element type of operands and accumulator
+// CHECK: error: kernel.outer_fma: expected one element type of operands and accumulator, but got i32 and f32
 kernel.func @k() grid [1] warps 1 {
   %a = payload.constant 0 : vector<2xi32>
   %c = payload.constant 0.0 : vector<4xf32>
@@ -140,7 +140,7 @@ kernel.func @k() grid [1] warps 1 {
 
 // -----
 
-// CHECK: error: kernel.shuffle: result 'result' at position 0 does not verify
+// CHECK: error: kernel.shuffle: result 'result' at position 0 does not verify: attribute vector<2xf32> expected from variable 'T', but got vector<4xf32>
 kernel.func @k() grid [1] warps 1 {
   %v = payload.constant 0.0 : vector<2xf32>
   %s = "kernel.shuffle"(%v) <{lane_xor = array<i64: 1>}> : (vector<2xf32>) -> vector<4xf32>
@@ -194,7 +194,7 @@ kernel.func @k() grid [1] warps 1 lanes 1 {
 
 // -----
 
-// CHECK: error: {{.*}}expected one element type of operands and accumulator
+// CHECK: error: kernel.panel_fma: expected one element type of operands and accumulator, but got f64 and f32
 kernel.func @k() grid [1] warps 1 lanes 1 {
   %a = payload.constant 0.0 : vector<32xf64>
   %b = payload.constant 0.0 : vector<64xf64>

@@ -44,13 +44,13 @@
 // -----
 
 %x, %i, %z = "test.op"() : () -> (tensor<4x8xf32>, index, f32)
-// CHECK: loop.load: expected both a domain and a fill value, or neither
+// CHECK: loop.load: expected both a domain and a fill value, or neither, but got only a domain
 %y = loop.load %x[%i, %i] where 0 <= %i < 4 : tensor<4x8xf32>
 
 // -----
 
 %x, %i = "test.op"() : () -> (tensor<4x8xf32>, index)
-// CHECK: loop.load: expected a domain, because a coordinate depends on data
+// CHECK: loop.load: expected a domain, because a coordinate depends on data, but got none
 %y = loop.load %x[symbol(%i), %i] : tensor<4x8xf32>
 
 // -----
@@ -64,7 +64,7 @@
 // -----
 
 %z = "test.op"() : () -> f32
-// CHECK: loop.nest: the body of 'loop.nest' ends with a loop.yield of f64
+// CHECK: loop.nest: expected the body to yield (f64), but got (f32)
 %y = loop.nest (%i, %j) in [4, 8] -> tensor<4x8xf64> {
   loop.yield %z : f32
 }
@@ -72,7 +72,7 @@
 // -----
 
 %z = "test.op"() : () -> f32
-// CHECK: loop.nest: the result map takes 2 indices to 1 coordinates
+// CHECK: loop.nest: expected a result map from 2 indices to 1 coordinates, but got (d0, d1) -> (d0, d1)
 %y = loop.nest (%i, %j) in [4, 8] to [%i, %j] -> tensor<32xf32> {
   loop.yield %z : f32
 }
@@ -80,7 +80,7 @@
 // -----
 
 %z = "test.op"() : () -> f32
-// CHECK: loop.nest: ((d0 * 7) + d1) in the result map is not a number in mixed radix
+// CHECK: loop.nest: expected a number in mixed radix, such as d0 * 8 + d1 with d1 < 8, in the result map, but got ((d0 * 7) + d1)
 %y = loop.nest (%i, %j) in [4, 8] to [%i * 7 + %j] -> tensor<32xf32> {
   loop.yield %z : f32
 }
@@ -88,7 +88,7 @@
 // -----
 
 %z = "test.op"() : () -> f32
-// CHECK: loop.nest: (d0 + 1) in the result map is not a number in mixed radix
+// CHECK: loop.nest: expected a number in mixed radix, such as d0 * 8 + d1 with d1 < 8, in the result map, but got (d0 + 1)
 %y = loop.nest (%i) in [4] to [%i + 1] -> tensor<4xf32> {
   loop.yield %z : f32
 }
@@ -104,7 +104,7 @@
 // -----
 
 %z = "test.op"() : () -> f32
-// CHECK: loop.nest: expected every index in the result map
+// CHECK: loop.nest: expected every index in the result map, but got (d0, d1) -> (d0)
 %y = loop.nest (%i, %j) in [4, 8] to [%i] -> tensor<4xf32> {
   loop.yield %z : f32
 }
@@ -112,14 +112,14 @@
 // -----
 
 %z = "test.op"() : () -> f32
-// CHECK: loop.nest: expected results of one shape in a nest with a result map
+// CHECK: loop.nest: expected results of one shape in a nest with a result map, but got tensor<4xf32> and tensor<2x2xf32>
 %y, %w = loop.nest (%i) in [4] to [%i] -> tensor<4xf32>, tensor<2x2xf32> {
   loop.yield %z, %z : f32, f32
 }
 
 // -----
 
-// CHECK: loop.reduce: reduces f16, a storage type: cast to f32 first
+// CHECK: loop.reduce: expected a type to compute in, but got f16, a storage type; cast to f32 first
 %y = loop.reduce add (%k) in [4] -> f16 {
   %z = payload.constant 0.0 : f16
   loop.yield %z : f16
@@ -128,7 +128,7 @@
 // -----
 
 %z = "test.op"() : () -> f32
-// CHECK: loop.reduce: the body of 'loop.reduce' takes one index for each of its 2 extents
+// CHECK: loop.reduce: expected 2 arguments of type index, one for each extent, but got (index)
 %y = "loop.reduce"() <{kind = #tensor<kind add>, extents = [#builtin.int<4>, #builtin.int<8>]}> ({
 ^bb0(%k: index):
   loop.yield %z : f32
@@ -137,7 +137,7 @@
 // -----
 
 %z = "test.op"() : () -> f32
-// CHECK: loop.staged_reduce: expected equal extents of all stages
+// CHECK: loop.staged_reduce: expected equal extents of all stages, but got [36] and [37]
 %m, %l = loop.staged_reduce -> f32, f32 stages {
   %m0 = loop.reduce max (%k) in [37] -> f32 {
     loop.yield %z : f32
@@ -153,7 +153,7 @@
 // -----
 
 %z = "test.op"() : () -> f32
-// CHECK: loop.staged_reduce: expected the stages to yield their reductions, each once and in order
+// CHECK: loop.staged_reduce: expected the stages to yield their reductions, each once and in order, but got other values
 %m = loop.staged_reduce -> f32 stages {
   %m0 = loop.reduce max (%k) in [37] -> f32 {
     loop.yield %z : f32
@@ -166,7 +166,7 @@
 // -----
 
 %z = "test.op"() : () -> f32
-// CHECK: loop.staged_reduce: expected all results twice as arguments of the rescaling: the old ones, then the new ones
+// CHECK: loop.staged_reduce: expected all results twice as arguments of the rescaling: the old ones, then the new ones, but got (f32)
 %m = loop.staged_reduce -> f32 stages {
   %m0 = loop.reduce max (%k) in [37] -> f32 {
     loop.yield %z : f32
@@ -179,7 +179,7 @@
 // -----
 
 %z = "test.op"() : () -> f32
-// CHECK: loop.staged_reduce: expected the rescaling to yield every result
+// CHECK: loop.staged_reduce: expected the rescaling to yield (f32), but got (i1)
 %m = loop.staged_reduce -> f32 stages {
   %m0 = loop.reduce max (%k) in [37] -> f32 {
     loop.yield %z : f32
@@ -193,17 +193,17 @@
 // -----
 
 %x = "test.op"() : () -> tensor<4x8xf32>
-// CHECK: loop.reshape: tensor<33xf32> has not the elements of tensor<4x8xf32>
+// CHECK: loop.reshape: expected a result with the number and type of elements of tensor<4x8xf32>, but got tensor<33xf32>
 %y = loop.reshape %x : tensor<4x8xf32> -> tensor<33xf32>
 
 // -----
 
 %x = "test.op"() : () -> tensor<4x8xf32>
-// CHECK: loop.reshape: tensor<32xf16> has not the elements of tensor<4x8xf32>
+// CHECK: loop.reshape: expected a result with the number and type of elements of tensor<4x8xf32>, but got tensor<32xf16>
 %y = loop.reshape %x : tensor<4x8xf32> -> tensor<32xf16>
 
 // -----
 
 %x = "test.op"() : () -> tensor<?x8xf32, #payload.extents<#payload.symbol<s0[1:9]>, 8>>
-// CHECK: loop.reshape: tensor<?xf32, {{.*}} has not the elements of tensor<?x8xf32
+// CHECK: loop.reshape: expected a result with the number and type of elements of tensor<?x8xf32, #payload.extents<#payload.symbol<s0[1:9]>, 8>>, but got tensor<?xf32, #payload.extents<#payload.symbol<s0[1:9]>>>
 %y = loop.reshape %x : tensor<?x8xf32, #payload.extents<#payload.symbol<s0[1:9]>, 8>> -> tensor<?xf32, #payload.extents<#payload.symbol<s0[1:9]>>>

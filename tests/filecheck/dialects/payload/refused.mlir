@@ -15,7 +15,7 @@
 
 // -----
 
-// CHECK: expected a symbol among the extents; static extents are written in the shape only
+// CHECK: expected a symbol among the extents, but got [4]; write static extents in the shape
 %x = "test.op"() : () -> (tensor<4xf32, #payload.extents<4>>)
 
 // -----
@@ -52,7 +52,7 @@
 
 // -----
 
-// CHECK: loop.nest: ((d1 * 4) + d0) in the result map has a digit of symbolic extent
+// CHECK: loop.nest: expected an index of symbolic extent alone in a coordinate of the result map, but got ((d1 * 4) + d0)
 %y = loop.nest (%i, %j) in [4, #payload.symbol<s0[0:5]>] to [%j * 4 + %i] -> tensor<20xf32> {
   %z = payload.constant 0.0 : f32
   loop.yield %z : f32
@@ -60,12 +60,12 @@
 
 // -----
 
-// CHECK: the size m is a product, computed from 2 sizes
+// CHECK: expected a map of 2 symbols with results for the size m, but got ()[s0] -> (s0)
 "test.op"() {a = #payload.derived<#payload.symbol<m[0:5]> = affine_map<()[s0] -> (s0)>[#payload.symbol<n[0:5]>, #payload.symbol<k[0:5]>]>} : () -> ()
 
 // -----
 
-// CHECK: the size m is a remainder of two sizes, but got 1
+// CHECK: expected two sizes for the remainder m, but got 1
 "test.op"() {a = #payload.derived<#payload.symbol<m[0:5]> = remainder affine_map<()[s0] -> (s0)>[#payload.symbol<n[0:5]>]>} : () -> ()
 
 // -----
@@ -90,7 +90,7 @@
 
 // -----
 
-// CHECK: f32 is not rounded to i32
+// CHECK: payload.cast: expected floats with `reassoc`, but got f32 and i32
 %x = "test.op"() : () -> f32
 %y = payload.cast %x reassoc : f32 -> i32
 
@@ -102,7 +102,7 @@
 
 // -----
 
-// CHECK: fmod of i32: only floats
+// CHECK: payload.fmod: expected floats as operands of fmod, but got i32; for integers use arith.remsi
 %x = "test.op"() : () -> i32
 %y = payload.fmod %x, %x : i32
 
@@ -114,6 +114,6 @@
 
 // -----
 
-// CHECK: logaddexp of i32: only floats
+// CHECK: payload.logaddexp: expected floats as operands of logaddexp, but got i32
 %x = "test.op"() : () -> i32
 %y = payload.logaddexp %x, %x : i32

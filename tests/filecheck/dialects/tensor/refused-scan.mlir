@@ -7,7 +7,7 @@
 // -----
 
 %x = "test.op"() : () -> tensor<4xf32>
-// CHECK: tensor.scan: expected at least one carry
+// CHECK: tensor.scan: expected at least one carry, but got none
 tensor.scan @step 4 carry( : ) each(%x : tensor<4xf32>) ->
 
 // -----
@@ -25,13 +25,13 @@ tensor.scan @step 4 carry( : ) each(%x : tensor<4xf32>) ->
 // -----
 
 %h = "test.op"() : () -> tensor<4xf32>
-// CHECK: tensor.scan: histories [1] are not distinct, ascending and below 1
+// CHECK: tensor.scan: expected distinct, ascending numbers below 1 as history, but got [1]
 %r = tensor.scan @step 5 carry(%h : tensor<4xf32>) history [1] -> tensor<4xf32>
 
 // -----
 
 %h = "test.op"() : () -> tensor<4xf32>
-// CHECK: tensor.scan: 2 results of 1 carries
+// CHECK: tensor.scan: expected 1 results, one for each carry, but got 2
 %r, %s = tensor.scan @step 5 carry(%h : tensor<4xf32>) -> tensor<4xf32>, tensor<4xf32>
 
 // -----
@@ -52,7 +52,7 @@ func.func private @step(%h: tensor<4xf32>, %x: tensor<4xf32>) -> tensor<4xf32> {
   func.return %h : tensor<4xf32>
 }
 %h, %x = "test.op"() : () -> (tensor<4xf32>, tensor<5x3xf32>)
-// CHECK: tensor.scan: expected @step to take the carries, the slices and the shared tensors
+// CHECK: tensor.scan: expected @step to take the carries, the slices and the shared tensors (tensor<4xf32>, tensor<3xf32>), but got (tensor<4xf32>, tensor<4xf32>)
 %r = tensor.scan @step 5 carry(%h : tensor<4xf32>) each(%x : tensor<5x3xf32>) -> tensor<4xf32>
 
 // -----
@@ -61,5 +61,5 @@ func.func private @step(%h: tensor<4xf32>, %x: tensor<3xf32>) -> tensor<3xf32> {
   func.return %x : tensor<3xf32>
 }
 %h, %x = "test.op"() : () -> (tensor<4xf32>, tensor<5x3xf32>)
-// CHECK: tensor.scan: expected @step to return the next carries
+// CHECK: tensor.scan: expected @step to return the next carries, but got (tensor<3xf32>)
 %r = tensor.scan @step 5 carry(%h : tensor<4xf32>) each(%x : tensor<5x3xf32>) -> tensor<4xf32>

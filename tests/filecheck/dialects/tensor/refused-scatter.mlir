@@ -13,25 +13,25 @@
 // -----
 
 %x, %v, %i = "test.op"() : () -> (tensor<9xf32>, tensor<5xf64>, tensor<5xi64>)
-// CHECK: tensor.scatter: expected one element type of init and values
+// CHECK: tensor.scatter: expected one element type of init and values, but got f32 and f64
 %y = tensor.scatter add %v, %x[%i] : tensor<5xf64>, tensor<9xf32>
 
 // -----
 
 %x, %v, %i = "test.op"() : () -> (tensor<9xi8>, tensor<5xi8>, tensor<5xi64>)
-// CHECK: tensor.scatter: nothing combines i8 in memory: cast to 32 or 64 bits first
+// CHECK: tensor.scatter: expected f32, f64, i32 or i64 elements to combine atomically, but got i8; cast to 32 or 64 bits first
 %y = tensor.scatter add %v, %x[%i] : tensor<5xi8>, tensor<9xi8>
 
 // -----
 
 %x, %v, %i = "test.op"() : () -> (tensor<9xf32>, tensor<5xf32>, tensor<5xi64>)
-// CHECK: tensor.scatter: reduction or of f32
+// CHECK: tensor.scatter: expected a type that the kind or supports, but got f32
 %y = tensor.scatter or %v, %x[%i] : tensor<5xf32>, tensor<9xf32>
 
 // -----
 
 %x, %v = "test.op"() : () -> (tensor<9xf32>, tensor<5xf32>)
-// CHECK: tensor.scatter: expected at least one index tensor
+// CHECK: tensor.scatter: expected at least one index tensor, but got none
 %y = "tensor.scatter"(%x, %v) <{kind = #tensor<kind add>, map = affine_map<(d0) -> (d0)>}> : (tensor<9xf32>, tensor<5xf32>) -> tensor<9xf32>
 
 // -----

@@ -25,13 +25,13 @@
 // -----
 
 %x = "test.op"() : () -> tensor<4x8xf32>
-// CHECK: tensor.index_map: expected both a domain and a fill value, or neither
+// CHECK: tensor.index_map: expected both a domain and a fill value, or neither, but got only a domain
 %y = tensor.index_map %x[d0, d1] where 0 <= d0 < 4 : tensor<4x8xf32> -> tensor<4x8xf32>
 
 // -----
 
 %x, %z = "test.op"() : () -> (tensor<4x8xf32>, f32)
-// CHECK: tensor.index_map: expected both a domain and a fill value, or neither
+// CHECK: tensor.index_map: expected both a domain and a fill value, or neither, but got only a fill value
 %y = tensor.index_map %x[d0, d1] else %z : tensor<4x8xf32> -> tensor<4x8xf32>
 
 // -----
@@ -43,7 +43,7 @@
 // -----
 
 %x = "test.op"() : () -> tensor<4x8xf32>
-// CHECK: tensor.index_map: expected one element type of source, fill and result
+// CHECK: tensor.index_map: expected one element type of source, fill and result, but got f32, no fill and f64
 %y = tensor.index_map %x[d0, d1] : tensor<4x8xf32> -> tensor<4x8xf64>
 
 // -----
@@ -61,19 +61,19 @@
 // -----
 
 %x = "test.op"() : () -> tensor<4x8xf32>
-// CHECK: tensor.gather: expected at least one index tensor; without any, use tensor.index_map
+// CHECK: tensor.gather: expected at least one index tensor, but got none; use tensor.index_map
 %y = "tensor.gather"(%x) <{map = affine_map<(i) -> (i, i)>}> : (tensor<4x8xf32>) -> tensor<4xf32>
 
 // -----
 
 %x, %i = "test.op"() : () -> (tensor<4x8xf32>, tensor<5xi64>)
-// CHECK: tensor.gather: expected one element type of source and result
+// CHECK: tensor.gather: expected one element type of source and result, but got f32 and i32
 %y = tensor.gather %x[%i, d0] : tensor<4x8xf32> -> tensor<5xi32>
 
 // -----
 
 %x = "test.op"() : () -> tensor<4x8xf32>
-// CHECK: tensor.reduce: reduced dimensions [1, 0] are not distinct, ascending and below 2
+// CHECK: tensor.reduce: expected distinct, ascending dimensions below 2 to reduce, but got [1, 0]
 %y = tensor.reduce add %x over [1, 0] : tensor<4x8xf32> -> tensor<f32>
 
 // -----
@@ -85,18 +85,18 @@
 // -----
 
 %x = "test.op"() : () -> tensor<4x8xbf16>
-// CHECK: tensor.reduce: reduces bf16, a storage type: cast to f32 first
+// CHECK: tensor.reduce: expected a type to compute in, but got bf16, a storage type; cast to f32 first
 %y = tensor.reduce add %x over [1] : tensor<4x8xbf16> -> tensor<4xbf16>
 
 // -----
 
 %x = "test.op"() : () -> tensor<4x8xf32>
-// CHECK: tensor.reduce: reduction or of f32
+// CHECK: tensor.reduce: expected a type that the kind or supports, but got f32
 %y = tensor.reduce or %x over [1] : tensor<4x8xf32> -> tensor<4xf32>
 
 // -----
 
-// CHECK: tensor.iota: dimension 2 of tensor<4x8xi64>
+// CHECK: tensor.iota: expected a dimension of tensor<4x8xi64>, but got 2
 %y = tensor.iota 2 : tensor<4x8xi64>
 
 // -----
@@ -107,7 +107,7 @@
 // -----
 
 %x = "test.op"() : () -> tensor<4x8xf32>
-// CHECK: tensor.index_map: (d0 mod 0) divides by something else than a positive number
+// CHECK: tensor.index_map: expected a division by a positive number, but got (d0 mod 0)
 %y = tensor.index_map %x[d0 mod 0, d0] : tensor<4x8xf32> -> tensor<4xf32>
 
 // -----
@@ -119,12 +119,12 @@
 
 // -----
 
-// CHECK: :23: error: a constant of type f32 is written with a point, as 4.0, or as bits, 0x...
+// CHECK: :23: error: expected a constant of type f32 with a point, as 4.0, or as bits, 0x..., but got 4
 %y = payload.constant 4 : f32
 
 // -----
 
-// CHECK: :23: error: 0xff800000 has more bits than f16
+// CHECK: :23: error: expected at most 16 bits of f16, but got 0xff800000
 %y = payload.constant 0xff800000 : f16
 
 // -----

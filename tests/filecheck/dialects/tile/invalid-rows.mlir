@@ -29,24 +29,24 @@ tile.row_buffer_store %x, %r[%k] : tensor<4xf32>, !tile.row_buffer<2 of tensor<8
 // -----
 
 %m = "test.op"() : () -> f32
-// CHECK: tile.cluster_allgather: gives one tile for each that it takes, and takes some
+// CHECK: tile.cluster_allgather: expected at least one tile and as many results, but got 1 and 2
 %a, %b = tile.cluster_allgather %m : f32 -> tensor<4xf32>, tensor<4xf32>
 
 // -----
 
 %m, %t = "test.op"() : () -> (f32, tensor<8xf32>)
-// CHECK: tile.cluster_allgather: tensor<2x8xf32> is not tensor<8xf32> of every block of a cluster
+// CHECK: tile.cluster_allgather: expected tensor<8xf32> with a new first dimension of 4 ranks, but got tensor<2x8xf32>
 %a, %b = tile.cluster_allgather %m, %t : f32, tensor<8xf32> -> tensor<4xf32>, tensor<2x8xf32>
 
 // -----
 
 %m = "test.op"() : () -> f32
-// CHECK: tile.cluster_allgather: tensor<4xbf16> is not f32 of every block of a cluster
+// CHECK: tile.cluster_allgather: expected f32 with a new first dimension of 4 ranks, but got tensor<4xbf16>
 %a = tile.cluster_allgather %m : f32 -> tensor<4xbf16>
 
 // -----
 
-// CHECK: tile.cluster_allgather: tiles of every block of a cluster of 4 blocks in a kernel with clusters of 2
+// CHECK: tile.cluster_allgather: expected tiles of the 2 blocks of a cluster of the kernel, but got 4
 tile.kernel @k(%x: memref<8xf32>) blocks (%r) in [2] warps 1 cluster 2 {
   %m = payload.constant 1.0 : f32
   %a = tile.cluster_allgather %m : f32 -> tensor<4xf32>
@@ -55,30 +55,30 @@ tile.kernel @k(%x: memref<8xf32>) blocks (%r) in [2] warps 1 cluster 2 {
 // -----
 
 %p = "test.op"() : () -> tensor<64x128xf32>
-// CHECK: tile.cluster_reduce_scatter: dimension 2 of tensor<64x128xf32>
+// CHECK: tile.cluster_reduce_scatter: expected a dimension of tensor<64x128xf32>, but got 2
 %s = tile.cluster_reduce_scatter add %p along 2 : tensor<64x128xf32> -> tensor<16x128xf32>
 
 // -----
 
 %p = "test.op"() : () -> tensor<64x128xf32>
-// CHECK: tile.cluster_reduce_scatter: tensor<16x64xf32> is no part of tensor<64x128xf32> along dimension 0
+// CHECK: tile.cluster_reduce_scatter: expected an equal part of tensor<64x128xf32> along dimension 0, but got tensor<16x64xf32>
 %s = tile.cluster_reduce_scatter add %p along 0 : tensor<64x128xf32> -> tensor<16x64xf32>
 
 // -----
 
 %p = "test.op"() : () -> tensor<64x128xf32>
-// CHECK: tile.cluster_reduce_scatter: tensor<48x128xf32> is no part of tensor<64x128xf32> along dimension 0
+// CHECK: tile.cluster_reduce_scatter: expected an equal part of tensor<64x128xf32> along dimension 0, but got tensor<48x128xf32>
 %s = tile.cluster_reduce_scatter add %p along 0 : tensor<64x128xf32> -> tensor<48x128xf32>
 
 // -----
 
 %p = "test.op"() : () -> tensor<64x128xf32>
-// CHECK: tile.cluster_reduce_scatter: tensor<16x128xbf16> is no part of tensor<64x128xf32> along dimension 0
+// CHECK: tile.cluster_reduce_scatter: expected an equal part of tensor<64x128xf32> along dimension 0, but got tensor<16x128xbf16>
 %s = tile.cluster_reduce_scatter add %p along 0 : tensor<64x128xf32> -> tensor<16x128xbf16>
 
 // -----
 
-// CHECK: tile.cluster_reduce_scatter: tiles of every block of a cluster of 4 blocks in a kernel with clusters of 2
+// CHECK: tile.cluster_reduce_scatter: expected tiles of the 2 blocks of a cluster of the kernel, but got 4
 tile.kernel @k(%x: memref<8xf32>) blocks (%r) in [2] warps 1 cluster 2 {
   %m = payload.constant 1.0 : tensor<8xf32>
   %a = tile.cluster_reduce_scatter add %m along 0 : tensor<8xf32> -> tensor<2xf32>

@@ -2,7 +2,7 @@
 
 // What the verifiers of the dialect refuse, each with its place.
 
-// CHECK: error: {{.*}}expected memrefs, then one block index for each extent of the grid
+// CHECK: error: tile.kernel: expected memrefs, then 1 block indices, one for each extent of the grid, but got (f32, index)
 tile.kernel @k(%x: f32) blocks (%i) in [1] warps 1 {
 }
 
@@ -22,7 +22,7 @@ func.func @main(%x: tensor<8xf32>) {
 
 // -----
 
-// CHECK: error: {{.*}}expected inputs and results that match the buffers of @k
+// CHECK: error: tile.launch: expected inputs and results that match the buffers of @k, (memref<8xf32>, memref<8xf32>), but got (tensor<4xf32>, tensor<8xf32>)
 tile.kernel @k(%x: memref<8xf32>, %y: memref<8xf32>) blocks (%i) in [1] warps 1 {
 }
 func.func @main(%x: tensor<4xf32>) {
@@ -32,14 +32,14 @@ func.func @main(%x: tensor<4xf32>) {
 
 // -----
 
-// CHECK: error: {{.*}}expected both a domain and a fill value, or neither
+// CHECK: error: tile.load: expected both a domain and a fill value, or neither, but got only a domain
 tile.kernel @k(%x: memref<8xf32>, %y: memref<8xf32>) blocks (%i) in [1] warps 1 {
   %a = tile.load %x[d0] where 0 <= d0 < 4 : memref<8xf32> -> tensor<8xf32>
 }
 
 // -----
 
-// CHECK: error: {{.*}}expected both a domain and a fill value, or neither
+// CHECK: error: tile.load: expected both a domain and a fill value, or neither, but got only a fill value
 tile.kernel @k(%x: memref<8xf32>, %y: memref<8xf32>) blocks (%i) in [1] warps 1 {
   %z = payload.constant 0.0 : f32
   %a = tile.load %x[d0] else %z : memref<8xf32> -> tensor<8xf32>
@@ -47,7 +47,7 @@ tile.kernel @k(%x: memref<8xf32>, %y: memref<8xf32>) blocks (%i) in [1] warps 1 
 
 // -----
 
-// CHECK: error: {{.*}}expected one element type of buffer and tile
+// CHECK: error: tile.load: expected one element type of buffer and tile, but got f32 and i64
 tile.kernel @k(%x: memref<8xf32>, %y: memref<8xf32>) blocks (%i) in [1] warps 1 {
   %a = tile.load %x[d0] : memref<8xf32> -> tensor<8xi64>
 }
@@ -91,7 +91,7 @@ tile.kernel @k(%x: memref<8xf32>, %y: memref<8xf32>) blocks (%i) in [1] warps 1 
 
 // -----
 
-// CHECK: error: {{.*}}expected one element type of buffer and tile
+// CHECK: error: tile.store: expected one element type of buffer and tile, but got f32 and i64
 tile.kernel @k(%x: memref<8xf32>, %y: memref<8xf32>) blocks (%i) in [1] warps 1 {
   %a = tile.load %x[d0] : memref<8xf32> -> tensor<8xf32>
   %n = payload.cast %a : tensor<8xf32> -> tensor<8xi64>
@@ -107,7 +107,7 @@ tile.kernel @k(%x: memref<8xf32>, %y: memref<8xf32>) blocks (%i) in [1] warps 1 
 
 // -----
 
-// CHECK: error: {{.*}}broadcasting tensor<8xf32> along [1] is not tensor<4x8xf32>
+// CHECK: error: tile.broadcast: expected tensor<8xf32> with new dimensions [1], but got tensor<4x8xf32>
 tile.kernel @k(%x: memref<8xf32>, %y: memref<8xf32>) blocks (%i) in [1] warps 1 {
   %a = tile.load %x[d0] : memref<8xf32> -> tensor<8xf32>
   %b = tile.broadcast %a along [1] : tensor<8xf32> -> tensor<4x8xf32>
@@ -115,7 +115,7 @@ tile.kernel @k(%x: memref<8xf32>, %y: memref<8xf32>) blocks (%i) in [1] warps 1 
 
 // -----
 
-// CHECK: error: {{.*}}reducing [0] of tensor<8xf32> is not tensor<8xf32>
+// CHECK: error: tile.reduce: expected tensor<8xf32> without the dimensions [0], but got tensor<8xf32>
 tile.kernel @k(%x: memref<8xf32>, %y: memref<8xf32>) blocks (%i) in [1] warps 1 {
   %a = tile.load %x[d0] : memref<8xf32> -> tensor<8xf32>
   %b = tile.reduce add %a over [0] : tensor<8xf32> -> tensor<8xf32>
@@ -123,7 +123,7 @@ tile.kernel @k(%x: memref<8xf32>, %y: memref<8xf32>) blocks (%i) in [1] warps 1 
 
 // -----
 
-// CHECK: error: {{.*}}reduces bf16, a storage type: cast to f32 first
+// CHECK: error: tile.reduce: expected a type to compute in, but got bf16, a storage type; cast to f32 first
 tile.kernel @k(%x: memref<8xf32>, %y: memref<8xf32>) blocks (%i) in [1] warps 1 {
   %a = tile.load %x[d0] : memref<8xf32> -> tensor<8xf32>
   %b = payload.cast %a : tensor<8xf32> -> tensor<8xbf16>
@@ -132,7 +132,7 @@ tile.kernel @k(%x: memref<8xf32>, %y: memref<8xf32>) blocks (%i) in [1] warps 1 
 
 // -----
 
-// CHECK: error: {{.*}}no contraction of tensor<4x8xf32> and tensor<4x8xf32> into tensor<4x4xf32>
+// CHECK: error: tile.dot: expected operands [m, k] and [k, n] and an accumulator [m, n], but got tensor<4x8xf32>, tensor<4x8xf32> and tensor<4x4xf32>
 tile.kernel @k(%x: memref<8xf32>, %y: memref<8xf32>) blocks (%i) in [1] warps 1 {
   %a = tile.load %x[d0] : memref<8xf32> -> tensor<8xf32>
   %b = tile.broadcast %a along [0] : tensor<8xf32> -> tensor<4x8xf32>
@@ -142,7 +142,7 @@ tile.kernel @k(%x: memref<8xf32>, %y: memref<8xf32>) blocks (%i) in [1] warps 1 
 
 // -----
 
-// CHECK: error: {{.*}}expected the accumulator's type as the result type
+// CHECK: error: tile.dot: expected the accumulator's type as the result type, tensor<8x8xf32>, but got tensor<8x8xf64>
 tile.kernel @k(%x: memref<8xf32>, %y: memref<8xf32>) blocks (%i) in [1] warps 1 {
   %a = tile.load %x[d0] : memref<8xf32> -> tensor<8xf32>
   %b = tile.broadcast %a along [0] : tensor<8xf32> -> tensor<8x8xf32>
@@ -151,7 +151,7 @@ tile.kernel @k(%x: memref<8xf32>, %y: memref<8xf32>) blocks (%i) in [1] warps 1 
 
 // -----
 
-// CHECK: error: {{.*}}tensor<8xf32> is not moved into tensor<8xf32>
+// CHECK: error: tile.convert_layout: expected the shape and element type of tensor<8xf32> with #tile.layout<...>, but got tensor<8xf32>
 tile.kernel @k(%x: memref<8xf32>, %y: memref<8xf32>) blocks (%i) in [1] warps 1 {
   %a = tile.load %x[d0] : memref<8xf32> -> tensor<8xf32>
   %b = tile.convert_layout %a : tensor<8xf32> -> tensor<8xf32>
@@ -214,7 +214,7 @@ func.func @main(%x: tensor<4xf32>) -> tensor<4xf32> {
 
 // -----
 
-// CHECK: error: {{.*}}schedule: serial names free indices by position
+// CHECK: error: schedule: expected positions of free indices below 1 in serial, but got [1]
 func.func @main(%x: tensor<4xf32>) -> tensor<4xf32> {
   %y = loop.nest (%i) in [4] -> tensor<4xf32> attributes {schedule = #tile.schedule<block = [4], serial = [1]>} {
     %a = loop.load %x[%i] : tensor<4xf32>
@@ -236,7 +236,7 @@ func.func @main(%x: tensor<4xf32>) -> tensor<4xf32> {
 
 // -----
 
-// CHECK: error: {{.*}}schedule: 'block' is missing
+// CHECK: error: schedule: expected a decision 'block', but got none
 func.func @main(%x: tensor<4xf32>) -> tensor<4xf32> {
   %y = loop.nest (%i) in [4] -> tensor<4xf32> attributes {schedule = #tile.schedule<warps = 4>} {
     %a = loop.load %x[%i] : tensor<4xf32>
@@ -247,7 +247,7 @@ func.func @main(%x: tensor<4xf32>) -> tensor<4xf32> {
 
 // -----
 
-// CHECK: error: {{.*}}atom mma multiplies bf16, f16 or f32 into f32, or f64 into f64
+// CHECK: error: tile.dot: expected bf16, f16 or f32 operands with an f32 accumulator (or all f64), for atom mma, but got f64, f64, f32
 tile.kernel @k(%x: memref<8xf64>, %y: memref<8xf64>) blocks (%i) in [1] warps 1 {
   %a = payload.constant 0.0 : tensor<16x16xf64>
   %b = payload.constant 0.0 : tensor<16x16xf32>
@@ -264,7 +264,7 @@ tile.kernel @k(%x: memref<8xf32>, %y: memref<8xf32>) blocks (%i) in [1] warps 1 
 
 // -----
 
-// CHECK: error: {{.*}}expected inputs and results that match the buffers of @k
+// CHECK: error: tile.launch: expected inputs and results that match the buffers of @k, (memref<?xf32, #payload.extents<#payload.symbol<s0[1:5]>>>, memref<8xf32>), but got (tensor<?xf32, #payload.extents<#payload.symbol<s1[1:5]>>>, tensor<8xf32>)
 tile.kernel @k(%x: memref<?xf32, #payload.extents<#payload.symbol<s0[1:5]>>>, %y: memref<8xf32>) blocks (%i) in [1] warps 1 {
 }
 func.func @main(%x: tensor<?xf32, #payload.extents<#payload.symbol<s1[1:5]>>>) {
@@ -281,7 +281,7 @@ tile.kernel @k(%x: memref<4xf32>) blocks (%i) in [6] warps 1 cluster 6 {
 
 // -----
 
-// CHECK: error: tile.kernel: expected a last extent of the grid of whole clusters of 4 blocks
+// CHECK: error: tile.kernel: expected a last extent of the grid of whole clusters of 4 blocks, but got the grid [8, 6]
 tile.kernel @k(%x: memref<4xf32>) blocks (%i, %j) in [8, 6] warps 1 cluster 4 {
   %zero = payload.constant 0.0 : f32
 }

@@ -1,6 +1,6 @@
 // RUN: %diagnostics
 
-// CHECK: torch.add.Tensor: unknown argument 'scale' (arguments: self, other, alpha)
+// CHECK: torch.add.Tensor: expected one of the arguments self, other, alpha, but got 'scale'
 func.func @unknown(%x: tensor<4xf32>) {
   %0 = torch.add.Tensor(self = %x, other = %x, scale = 2) : (tensor<4xf32>, tensor<4xf32>) -> tensor<4xf32>
   func.return
@@ -8,7 +8,7 @@ func.func @unknown(%x: tensor<4xf32>) {
 
 // -----
 
-// CHECK: torch.add.Tensor: missing argument 'other'
+// CHECK: torch.add.Tensor: expected an argument 'other', but got none
 func.func @missing(%x: tensor<4xf32>) {
   %0 = torch.add.Tensor(self = %x) : (tensor<4xf32>) -> tensor<4xf32>
   func.return
@@ -40,7 +40,7 @@ func.func @no_list(%x: tensor<4xf32>) {
 
 // -----
 
-// CHECK: torch.relu: an argument is given twice
+// CHECK: torch.relu: expected each argument once, but got ['self', 'self']
 func.func @twice(%x: tensor<4xf32>) {
   %0 = torch.relu(self = %x, self = %x) : (tensor<4xf32>, tensor<4xf32>) -> tensor<4xf32>
   func.return
@@ -56,7 +56,7 @@ func.func @results(%x: tensor<4xf32>) {
 
 // -----
 
-// CHECK: tensor<4xindex> is not a tensor of a supported data type
+// CHECK: torch.relu: expected a tensor of a supported data type, but got tensor<4xindex>
 func.func @data_type(%x: tensor<4xindex>) {
   %0 = torch.relu(self = %x) : (tensor<4xindex>) -> tensor<4xindex>
   func.return

@@ -125,7 +125,7 @@ tile.kernel @other(%x: memref<32xf32>) blocks () in [] warps 1 {
 
 // -----
 
-// CHECK: error: tile.load: %v: a tile tensor<32xf32> has no layout in registers (tile-assign-layouts gives it one)
+// CHECK: error: tile.load: expected a register layout of the tile %v, but got tensor<32xf32>; run tile-assign-layouts
 tile.kernel @none(%x: memref<32xf32>) blocks () in [] warps 1 {
   %v = tile.load %x[d0] : memref<32xf32> -> tensor<32xf32>
 }
