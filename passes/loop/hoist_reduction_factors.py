@@ -33,21 +33,21 @@ class _Product:
     numerators: list[SSAValue] = field(default_factory=list[SSAValue])
     denominators: list[Divisor] = field(default_factory=list[Divisor])
 
-    def take_apart(self, value: SSAValue, division: FastMathFlagsAttr | None = None) -> None:
+    def multiply(self, value: SSAValue, division: FastMathFlagsAttr | None = None) -> None:
         """Decomposes `value` into factors, and multiplies the product by them.
 
         If `division` is not None, the product is divided by the factors instead: it has the flags of that division."""
         op = value.owner if isinstance(value.owner, Operation) and value.owner.parent is self.block else None
         # Squares stay whole: n nested squares would have 2^n factors.
         if isinstance(op, arith.MulfOp) and op.lhs is not op.rhs:
-            self.take_apart(op.lhs, division)
-            self.take_apart(op.rhs, division)
+            self.multiply(op.lhs, division)
+            self.multiply(op.rhs, division)
         elif isinstance(op, arith.DivfOp):
-            self.take_apart(op.lhs, division)
-            self.take_apart(op.rhs, op.fastmath if division is None else None)
+            self.multiply(op.lhs, division)
+            self.multiply(op.rhs, op.fastmath if division is None else None)
         elif isinstance(op, arith.NegfOp):
             self.negative = not self.negative
-            self.take_apart(op.operand, division)
+            self.multiply(op.operand, division)
         elif division is None:
             self.numerators.append(value)
         else:
@@ -70,7 +70,7 @@ def hoist_factors(op: loop.ReduceOp) -> bool:
     if op.kind.data != ReductionKind.ADD or not is_float(op.result.type) or 0 in op.sizes:
         return False  # An empty sum is 0, which a factor could turn into NaN.
     product = _Product(block)
-    product.take_apart(end.operands[0])
+    product.multiply(end.operands[0])
     over = [v for v in product.numerators if is_in(v, block)]
     under = [(v, flags) for v, flags in product.denominators if is_in(v, block)]
     outer_over = [v for v in product.numerators if not is_in(v, block)]

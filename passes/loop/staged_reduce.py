@@ -74,7 +74,7 @@ class RescalingBuilder:
     def _build(self, expr: Expr, like: SSAValue) -> SSAValue:
         match expr:
             case ("at", SSAValue() as value, side):
-                return self.frame(value, str(side))
+                return self.value_at(value, str(side))
             case ("value", SSAValue() as value):
                 return self.values.get(value, value)
             case ("one",):
@@ -105,7 +105,7 @@ class RescalingBuilder:
             return same
         return self.add(arith.OrIOp(same, self.add(payload.CmpOp("ne", old, old))))
 
-    def frame(self, value: SSAValue, side: str) -> SSAValue:
+    def value_at(self, value: SSAValue, side: str) -> SSAValue:
         """Returns `value` at the old or the new reference values: it may depend on results of reductions.
 
         `side` is "old" or "new". The operations between the results and `value` are emitted again."""
@@ -118,7 +118,7 @@ class RescalingBuilder:
         if value in frame:
             result = finite_reference(frame[value], self.kinds[value], self.ops)
         elif isinstance(op, Operation) and depends_on(value, set(self.old)):
-            result = self.add(payload.retyped(op, [self.frame(o, side) for o in op.operands], value.type))
+            result = self.add(payload.retyped(op, [self.value_at(o, side) for o in op.operands], value.type))
         else:
             result = value
         self.done[key] = result

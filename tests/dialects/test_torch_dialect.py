@@ -13,7 +13,7 @@ from xdsl.dialects.builtin import TensorType, f32
 from xdsl.utils.exceptions import VerifyException
 
 from deplodock.dialects.torch import OPS, SCHEMAS
-from deplodock.passes.convert.torch_to_tensor.conversion import WHERE_ONLY, get_decompositions
+from deplodock.passes.convert.torch_to_tensor.conversion import STORAGE_ARGUMENTS, get_decompositions
 
 
 @pytest.mark.parametrize("name", SCHEMAS)
@@ -45,7 +45,7 @@ def test_every_operator_has_a_decomposition_that_reads_all_its_arguments() -> No
         parameters = [p for p in parameters if p.kind != p.KEYWORD_ONLY]  # those are bound
         assert all(p.kind == p.POSITIONAL_OR_KEYWORD for p in parameters), name
         needed = {p.name for p in parameters if p.default is p.empty}
-        arguments = set(SCHEMAS[name].names) - WHERE_ONLY
+        arguments = set(SCHEMAS[name].names) - STORAGE_ARGUMENTS
         assert arguments <= {p.name for p in parameters}, (name, "ignores an argument")
         assert needed <= arguments, (name, "wants an argument that ATen does not have")
 

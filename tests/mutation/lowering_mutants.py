@@ -155,7 +155,7 @@ TO_TILES = [
     in_pass(
         "the old frame taken for the new one",
         "chunked softmax",
-        moving.RescalingBuilder.frame,
+        moving.RescalingBuilder.value_at,
         "A.old if _ else B",
         "B",
     ),

@@ -118,7 +118,7 @@ def scaled_dot_product_attention(
     generator: SSAValue | None,
 ) -> SSAValue:
     if is_causal and attn_mask is not None:
-        raise b.unsupported("is_causal", "a mask and is_causal together")
+        raise b.unsupported("is_causal", "expected a mask or is_causal, but got both")
     *_, rows, depth = extents_of(query.type)
     *_, keys, width = extents_of(value.type)
     batch = broadcast_shape([extents_of(v.type)[:-2] for v in ((query,) if enable_gqa else (query, key, value))])
@@ -157,7 +157,11 @@ def _group_size(query: SSAValue, key: SSAValue, value: SSAValue) -> tuple[int, i
         )
     heads, key_heads, value_heads = (s[-3] for s in shapes)
     if heads % max(key_heads, 1) or heads % max(value_heads, 1):
-        raise ShapeError(f"{heads} query heads cannot share {key_heads} and {value_heads}", argument="enable_gqa")
+        raise ShapeError(
+            f"expected {heads} query heads to be a multiple of the heads of keys and values, but got {key_heads} and "
+            f"{value_heads}",
+            argument="enable_gqa",
+        )
     return heads // max(key_heads, 1), heads // max(value_heads, 1)
 
 

@@ -140,7 +140,7 @@ def select_scatter(b: Builder, self: SSAValue, src: SSAValue, dim: int, index: i
     shape = extents_of(self.type)
     dim = normal_dim(dim, len(shape))
     if not -shape[dim] <= index < shape[dim]:
-        raise ShapeError(f"{index} is outside of {shape[dim]} elements", argument="index")
+        raise ShapeError(f"expected an index of {shape[dim]} elements, but got {index}", argument="index")
     spread = b.place(b.cast(src, element_type(self.type)), [d for d in range(len(shape)) if d != dim], shape)
     return b.select(b.cmp("eq", b.iota(dim, shape), index % shape[dim]), spread, self)
 

@@ -31,7 +31,7 @@ from ...rewriting import replace
 from .registry import DECOMPOSITIONS, Decomposition
 from .scalars import ALPHA_OPERATORS, TENSOR_TYPE_SCALARS, check_types, convert_scalars
 
-WHERE_ONLY = frozenset(
+STORAGE_ARGUMENTS = frozenset(
     "layout device pin_memory non_blocking memory_format copy cudnn_enable cudnn_enabled half_to_float".split()
 )
 """Arguments that specify where or how a tensor is stored, not its elements. Decompositions do not see them."""
@@ -77,9 +77,9 @@ def decompose(
     if function is None:
         raise UnsupportedError("this operator has no decomposition")
     element = element_type(op.result_types[0])
-    arguments = {name: value for name, value in op.values.items() if name not in WHERE_ONLY}
+    arguments = {name: value for name, value in op.values.items() if name not in STORAGE_ARGUMENTS}
     if op.values.get("layout") not in (None, "strided"):
-        raise UnsupportedError("only strided tensors", argument="layout")
+        raise UnsupportedError(f"expected a strided tensor, but got {op.values['layout']}", argument="layout")
     if unread := arguments.keys() - signature(function).parameters.keys():
         raise UnsupportedError("this argument is not supported", argument=min(unread))
     if not _is_plain(op, arguments):

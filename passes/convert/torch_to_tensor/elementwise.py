@@ -2,7 +2,7 @@
 
 An entry of a table has the overloads of an operator and a function that computes it from its operands. Before the call,
 the operands are broadcast and converted to the type in which the result is computed (`Builder.unify`), for example to
-f32 for a result of bf16. The operators in `_IN_OWN_TYPE` ignore the type of the result: they compute in the type of
+f32 for a result of bf16. The operators in `_IN_OPERAND_TYPE` ignore the type of the result: they compute in the type of
 their operand, or in f32 for an operand of f16 or bf16. Parameters of the function after the operands, if they have no
 default, are the operator's other arguments, by their ATen names.
 """
@@ -30,7 +30,9 @@ Operand = SSAValue | Number
 Function = Callable[..., SSAValue]
 
 
-def _enter(overloads: str, function: Function | type[Operation], operands: str, *, own_type: bool = False) -> None:
+def _enter(
+    overloads: str, function: Function | type[Operation], operands: str, *, in_operand_type: bool = False
+) -> None:
     """Registers an entry of the tables. `operands` are the ATen names of the operands, separated by spaces. An
     operation class as `function` stands for a function that creates the operation."""
     names = operands.split()
@@ -45,7 +47,7 @@ def _enter(overloads: str, function: Function | type[Operation], operands: str, 
 
     def decomposition(b: Builder, **arguments: Operand) -> SSAValue:
         values = [arguments[name] for name in names]
-        ready = [b.working(v) for v in values if isinstance(v, SSAValue)] if own_type else b.unify(*values)
+        ready = [b.working(v) for v in values if isinstance(v, SSAValue)] if in_operand_type else b.unify(*values)
         return compute(b, *ready, *(arguments[name] for name in options))
 
     parameters = [Parameter(n, Parameter.POSITIONAL_OR_KEYWORD) for n in (*names, *options)]
@@ -93,9 +95,12 @@ def _angle(b: Builder, x: SSAValue) -> SSAValue:
     return b.select(b.isnan(x), x, angle) if is_float(x.type) else angle
 
 
+_NEEDS_BITS = "expected integers or booleans, but got floats"
+
+
 def _bitwise_not(b: Builder, x: SSAValue) -> SSAValue:
     if is_float(x.type):
-        raise b.unsupported("self", "floats have no bits here")
+        raise b.unsupported("self", _NEEDS_BITS)
     return b.negated(x) if element_type(x.type) == i1 else b.math(arith.XOrIOp, x, b.like(x, -1))
 
 
@@ -117,7 +122,7 @@ def _softshrink(b: Builder, x: SSAValue, lambd: Number) -> SSAValue:
     return b.select(b.cmp("gt", x, lambd), b.plus(x, -lambd), low)
 
 
-_IN_OWN_TYPE: Mapping[str, Function] = {
+_IN_OPERAND_TYPE: Mapping[str, Function] = {
     "abs": lambda b, x: x if element_type(x.type) == i1 else b.abs(x),
     "bitwise_not": _bitwise_not,
     "ceil": _of_floats(math.CeilOp),
@@ -280,11 +285,11 @@ _SHIFTS = "Tensor Tensor_Scalar Scalar_Tensor"
 """Overloads of a shift that takes a number as either operand."""
 
 _ON_BITS = (
-    ("__and__ bitwise_and", _EITHER, arith.AndIOp, "floats have no bits here", 1),
-    ("__or__ bitwise_or", _EITHER, arith.OrIOp, "floats have no bits here", 1),
-    ("__xor__ bitwise_xor", _EITHER, arith.XOrIOp, "floats have no bits here", 1),
-    ("__lshift__ bitwise_left_shift", _SHIFTS, arith.ShLIOp, "only integers can be shifted", 2),
-    ("__rshift__ bitwise_right_shift", _SHIFTS, arith.ShRSIOp, "only integers can be shifted", 2),
+    ("__and__ bitwise_and", _EITHER, arith.AndIOp, _NEEDS_BITS, 1),
+    ("__or__ bitwise_or", _EITHER, arith.OrIOp, _NEEDS_BITS, 1),
+    ("__xor__ bitwise_xor", _EITHER, arith.XOrIOp, _NEEDS_BITS, 1),
+    ("__lshift__ bitwise_left_shift", _SHIFTS, arith.ShLIOp, "expected integers, but got floats or booleans", 2),
+    ("__rshift__ bitwise_right_shift", _SHIFTS, arith.ShRSIOp, "expected integers, but got floats or booleans", 2),
 )
 """Operators on bits: (Python and ATen name, overloads of the ATen name, operation, reason of a refusal, minimum width
 in bits)."""
@@ -313,8 +318,8 @@ _OF_TWO: Mapping[str, Function | type[Operation]] = {
     _overloads("xlogy", "Tensor Scalar_Self Scalar_Other"): _xlogy,
 }
 
-for _names, _function in _IN_OWN_TYPE.items():
-    _enter(_names, _function, "self", own_type=True)
+for _names, _function in _IN_OPERAND_TYPE.items():
+    _enter(_names, _function, "self", in_operand_type=True)
 for _names, _function in _OF_ONE.items():
     _enter(_names, _function, "self")
 for _names, _function in _OF_TWO.items():

@@ -403,7 +403,9 @@ def index_put(
     if not masks:
         return _put(b, x, indices, values, "sum" if accumulate else None)
     if len(indices) != 1:
-        raise b.unsupported("indices", "how many elements a mask selects depends on data")
+        raise b.unsupported(
+            "indices", "expected one mask as the only index, because the number of selected elements depends on data"
+        )
     values = b.cast(values, element_type(x.type))
     shape, rank, value_shape = shape_of(x.type), len(shape_of(masks[0].type)), list(shape_of(values.type))
     trailing = list(shape[rank:])

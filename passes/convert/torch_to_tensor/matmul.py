@@ -50,7 +50,9 @@ def product(b: Builder, x: SSAValue, y: SSAValue) -> SSAValue:
         raise ShapeError("expected matmul operands of one or more dimensions, but got a scalar tensor")
     inner = lhs_shape[-1]
     if rhs_shape[max(len(rhs_shape) - 2, 0)] != inner:
-        raise ShapeError(f"shapes {list(lhs_shape)} and {list(rhs_shape)} cannot be multiplied")
+        raise ShapeError(
+            f"expected operands with equal inner dimensions, but got shapes {list(lhs_shape)} and {list(rhs_shape)}"
+        )
     batch = broadcast_shape([lhs_shape[:-2], rhs_shape[:-2]])
     n = len(batch)
     rows, columns = list(lhs_shape[-2:-1]), list(rhs_shape[-1:]) if len(rhs_shape) > 1 else []

@@ -43,7 +43,7 @@ def draws(arguments: Mapping[str, object], name: str) -> bool:
 
 
 _MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
-_BUMPS = (0x9E3779B9, 0xBB67AE85)
+_KEY_INCREMENTS = (0x9E3779B9, 0xBB67AE85)
 _ROUNDS = 10
 _LOW = 0xFFFFFFFF
 
@@ -58,7 +58,7 @@ def _words(b: Builder, generator: SSAValue | None, shape: Sequence[int], first: 
         first: Number of elements that the same draw has produced before.
     """
     if generator is None:
-        raise b.unsupported("generator", "draws random numbers and has no generator")
+        raise b.unsupported("generator", "expected a generator for random numbers, but got None")
     key, number = (b.map(generator, [AffineExpr.constant(i)], shape) for i in range(2))
     place = numbered(b, range(len(shape)), shape, first)
     return philox(b, [*_halves(b, place), *_halves(b, number)], _halves(b, key))
@@ -76,7 +76,7 @@ def philox(b: Builder, counter: Sequence[SSAValue], key: Sequence[SSAValue]) -> 
     k0, k1 = key
     for number in range(_ROUNDS):
         if number:
-            k0, k1 = (_low(b, b.plus(k, bump)) for k, bump in zip((k0, k1), _BUMPS, strict=True))
+            k0, k1 = (_low(b, b.plus(k, n)) for k, n in zip((k0, k1), _KEY_INCREMENTS, strict=True))
         (low0, high0), (low1, high1) = (_halves(b, b.scaled(c, m)) for c, m in zip((c0, c2), _MULTIPLIERS, strict=True))
         c0, c1, c2, c3 = _xor(b, _xor(b, high1, c1), k0), low1, _xor(b, _xor(b, high0, c3), k1), low0
     return [c0, c1, c2, c3]

@@ -35,7 +35,7 @@ def decomposes(*overloads: str) -> Callable[[Function], Function]:
     def enter(function: Function) -> Function:
         for overload in overloads:
             if overload in DECOMPOSITIONS:
-                raise ValueError(f"two decompositions of {overload}")
+                raise ValueError(f"expected one decomposition of {overload}, but got two")
             DECOMPOSITIONS[overload] = function
         return function
 

@@ -116,7 +116,7 @@ def convert_scalars(overload: str, arguments: Mapping[str, Value], element: Attr
     values = dict(arguments)
     for argument, value in arguments.items():
         if name in SUBTRACTIONS and isinstance(value, SSAValue) and element_type(value.type) == i1:
-            raise UnsupportedError("PyTorch subtracts no truth values", argument=argument)
+            raise UnsupportedError("expected numbers, but got booleans, which PyTorch refuses", argument=argument)
         if not isinstance(value, int | float):
             continue
         target = element if argument in tensor_type or integers else work_type(element)
@@ -138,13 +138,13 @@ def _refusal(name: str, argument: str, value: float, element: Attribute) -> str 
     if isinstance(value, bool) and (
         name in SUBTRACTIONS or name in ALPHA_OPERATORS and argument == "alpha" and element != i1
     ):
-        return "PyTorch takes no truth value here"
+        return "expected a number, but got a boolean, which PyTorch refuses"
     if is_float(element):
         return None
     if name in ALPHA_OPERATORS and argument == "alpha" and isinstance(value, float):
-        return "a float does not scale integers"
+        return f"expected an integer as factor of integers, but got {value}"
     if element != i1 and (name, argument) == ("pow", "exponent") and value < 0:
-        return "an integer to a negative power"
+        return f"expected an exponent of 0 or more for integers, but got {value}"
     if element != i1 and DIVISORS.get(name) == argument and not rounded(value, element):
         return f"integer division by zero: {value} is 0 as {element}"
     return None
@@ -215,7 +215,7 @@ def check_types(overload: str, module: str, arguments: Collection[Value], result
     name = overload.partition(".")[0]
     first = next((element_type(v.type) for v in arguments if isinstance(v, SSAValue)), result)
     if overload == "pow.Scalar" and first == i1 and any(isinstance(v, bool) for v in arguments):
-        raise UnsupportedError("PyTorch has no kernel for truth values")
+        raise UnsupportedError("PyTorch has no kernel for booleans")
     if first != result and name in FLOAT_RESULTS:
         # PyTorch converts the input to the type of the result first.
         first = result
@@ -225,4 +225,4 @@ def check_types(overload: str, module: str, arguments: Collection[Value], result
     if UINT64 in (first, result) and family not in _UINT64_MODULES and not {name, overload} & UINT64_OPERATORS:
         raise UnsupportedError("the data type uint64 is not supported by this operator", remedy=_WIDER)
     if i1 in (first if name in NO_BOOLEAN_INPUT else None, result if name in NO_BOOLEAN_RESULT else None):
-        raise UnsupportedError("PyTorch has no kernel for truth values")
+        raise UnsupportedError("PyTorch has no kernel for booleans")

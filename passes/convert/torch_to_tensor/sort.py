@@ -93,8 +93,8 @@ def ranks(b: Builder, x: SSAValue, dim: int, descending: bool) -> SSAValue:
     """
     shape, rank, keys = extents_of(x.type), len(extents_of(x.type)), ordered(b, x)
     space = [*shape, shape[dim]]
-    own_keys, other_keys = b.place(keys, range(rank), space), b.place(keys, _other_element_dims(rank, dim), space)
-    before, same = comes_before(b, other_keys, own_keys, descending)
+    first_keys, other_keys = b.place(keys, range(rank), space), b.place(keys, _other_element_dims(rank, dim), space)
+    before, same = comes_before(b, other_keys, first_keys, descending)
     before = b.either(before, b.both(same, b.cmp("lt", _number(b, rank, space), _number(b, dim, space))))
     return b.reduce("add", b.cast(before, i32), [rank])
 
@@ -116,7 +116,7 @@ def order(b: Builder, x: SSAValue, dim: int, descending: bool, count: int | None
     """
     shape, rank = extents_of(x.type), len(extents_of(x.type))
     result_size = shape[dim] if count is None else count
-    if count and selects(x, dim, count):
+    if count and uses_selection(x, dim, count):
         return order_by_selection(b, x, dim, descending, count)
     if is_long(x, dim):
         return sliced(b, order_by_network(b, x, dim, descending), dim, 0, result_size)
@@ -159,14 +159,15 @@ def randperm(b: Builder, n: int, dtype: Attribute | None, generator: SSAValue | 
 @decomposes("topk")
 def topk(b: Builder, self: SSAValue, k: int, dim: int, largest: bool, sorted: bool) -> list[SSAValue]:
     dim = normal_dim(dim, len(extents_of(self.type)))
-    if not 0 <= k <= (least(extents_of(self.type)[dim]) if extents_of(self.type) else 1):
-        raise ShapeError(f"{k} of {extents_of(self.type)[dim]} elements", argument="k")
+    extent = extents_of(self.type)[dim] if extents_of(self.type) else 1
+    if not 0 <= k <= least(extent):
+        raise ShapeError(f"expected at most {extent} elements, but got k = {k}", argument="k")
     if not extents_of(self.type) and k == 0:
         raise b.unsupported("k", "topk of 0 elements of a scalar tensor is not supported")
     return sorted_along(b, self, dim, largest, k)
 
 
-def selects(x: SSAValue, dim: int, count: int) -> bool:
+def uses_selection(x: SSAValue, dim: int, count: int) -> bool:
     """Returns true if the first `count` elements of the order along `dim` are found by selection.
 
     Args:
@@ -270,8 +271,8 @@ def _exchanged(b: Builder, place: SSAValue, plan: SSAValue, keys: SSAValue, desc
     i = b.iota(1, space)
     partner = b.insert(arith.XOrIOp(i, distance))
     other = pick(b, place, 1, partner)
-    own_key, other_key = (ordered(b, b.working(pick(b, keys, 1, p))) for p in (place, other))
-    before, same = comes_before(b, own_key, other_key, descending)
+    first_key, other_key = (ordered(b, b.working(pick(b, keys, 1, p))) for p in (place, other))
+    before, same = comes_before(b, first_key, other_key, descending)
     before = b.either(before, b.both(same, b.cmp("lt", place, other)))
     if n < fixed(space[1]):  # Positions from n on have no element, and come after all others.
         real, other_real = b.cmp("lt", place, n), b.cmp("lt", other, n)

@@ -228,10 +228,10 @@ def completed(shape: Sequence[int], elements: int) -> list[int]:
     impossible."""
     result = list(shape)
     if result.count(-1) == 1:
-        known_product = -prod(result)
-        result[result.index(-1)] = elements // known_product if known_product else -1
+        other_product = -prod(result)
+        result[result.index(-1)] = elements // other_product if other_product else -1
     if prod(result) != elements or any(n < 0 for n in result):
-        raise ShapeError(f"{elements} elements do not make up {list(shape)}")
+        raise ShapeError(f"expected a shape of {elements} elements, but got {list(shape)}")
     return result
 
 
@@ -248,7 +248,7 @@ def squeeze(b: Builder, self: SSAValue, dim: int | Sequence[int] | None = None) 
     among = normal_dims(dim, len(shape), empty_is_all=False)
     for n in (shape[d] for d in among):
         if least(n) <= 1 < most(n):
-            raise b.unsupported("dim", f"whether {n} is 1, so that this dimension goes, is known only at run time")
+            raise b.unsupported("dim", f"expected a dimension whose size is known to be 1 or not, but got {n}")
     return reshape_to(b, self, [n for d, n in enumerate(shape) if n != 1 or d not in among])
 
 
@@ -257,7 +257,7 @@ def permute(b: Builder, self: SSAValue, dims: Sequence[int]) -> SSAValue:
     rank = len(extents_of(self.type))
     order = [normal_dim(d, rank) for d in dims]
     if sorted(order) != list(range(rank)):
-        raise ShapeError(f"{list(dims)} is not a permutation of {rank} dimensions")
+        raise ShapeError(f"expected a permutation of {rank} dimensions, but got {list(dims)}")
     return permuted(b, self, order)
 
 
@@ -286,7 +286,7 @@ def diagonal(b: Builder, self: SSAValue, offset: int, dim1: int, dim2: int) -> S
     shape = extents_of(self.type)
     row, column = normal_dim(dim1, len(shape)), normal_dim(dim2, len(shape))
     if row == column:
-        raise ShapeError("the two dimensions of a diagonal are the same", argument="dim2")
+        raise ShapeError(f"expected two different dimensions, but got {dim1} and {dim2}", argument="dim2")
     below, right = max(-offset, 0), max(offset, 0)
     size = max(min(shape[row] - below, shape[column] - right), 0)
     other_dims = [d for d in range(len(shape)) if d not in (row, column)]
@@ -364,7 +364,7 @@ def slice_(b: Builder, self: SSAValue, dim: int, start: Extent | None, end: Exte
     shape = extents_of(self.type)
     dim = normal_dim(dim, len(shape))
     if step <= 0 or not shape:
-        raise b.unsupported("step", f"a slice needs a positive step, not {step}")
+        raise b.unsupported("step", f"expected a positive step, but got {step}")
     extent = shape[dim]
     if isinstance(start, SymbolAttr) or isinstance(end, SymbolAttr) or isinstance(extent, SymbolAttr):
         return _slice_of_some_size(b, self, dim, start, end, step)
@@ -395,11 +395,11 @@ def _slice_of_some_size(
     if step == 1 and declared == whole:
         return x
     if declared not in (size, constant(0)) and not (step == 1 and declared == plus(whole, first, -1)):
-        raise b.unsupported("end", f"{start}:{end} of {extent} elements is not known to be {shape[dim]}")
+        raise b.unsupported("end", f"expected {shape[dim]} elements, as declared, but got {start}:{end} of {extent}")
     if first.number is not None:
         return sliced(b, x, dim, first.number, shape[dim], step)
     if step != 1:
-        raise b.unsupported("step", f"a step of {step} from a place known only at run time is not supported")
+        raise b.unsupported("step", f"expected a step of 1 from a start known only at run time, but got {step}")
     return moved(b, x, dim, first, shape)
 
 
@@ -421,7 +421,7 @@ def select(b: Builder, self: SSAValue, dim: int, index: Extent) -> SSAValue:
     dim = normal_dim(dim, len(shape))
     extent = shape[dim]
     if isinstance(index, int) and not -least(extent) <= index < least(extent):
-        raise ShapeError(f"{index} is outside of {extent} elements", argument="index")
+        raise ShapeError(f"expected an index of {extent} elements, but got {index}", argument="index")
     if isinstance(index, SymbolAttr):
         b.algebra.promise_within(index, extent)
     place = from_front(b, extent, index)
@@ -448,10 +448,10 @@ def as_strided_places(size: Sequence[int], stride: Sequence[int], offset: int, e
         ShapeError: If the view reaches beyond the tensor.
     """
     if len(size) != len(stride):
-        raise ShapeError(f"{len(stride)} strides for {len(size)} dimensions", argument="stride")
+        raise ShapeError(f"expected {len(size)} strides, one per dimension, but got {len(stride)}", argument="stride")
     last = offset + sum((n - 1) * s for n, s in zip(size, stride, strict=True))
     if 0 not in size and not 0 <= offset <= last < elements:
-        raise ShapeError(f"reaches element {last} of {elements}", argument="size")
+        raise ShapeError(f"expected a view of {elements} elements, but it reaches element {last}", argument="size")
     place = AffineExpr.constant(offset)
     for d, (n, s) in enumerate(zip(size, stride, strict=True)):
         if n > 1 and s:
@@ -474,6 +474,6 @@ def resize(b: Builder, self: SSAValue, size: Sequence[int]) -> SSAValue:
     """Returns the first elements in another shape. A larger shape is refused, because its last elements are
     undefined."""
     if prod(size) > element_count(self):
-        raise b.unsupported("size", f"{prod(size)} elements out of {element_count(self)}")
+        raise b.unsupported("size", f"expected at most {element_count(self)} elements, but got {prod(size)}")
     steps = [prod(size[d + 1 :]) for d in range(len(size))]
     return as_strided(b, self, size, steps, 0)

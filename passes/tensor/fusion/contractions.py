@@ -34,10 +34,10 @@ from .cost import Contraction, Kernel, reached
 from .graph import Load, Reduce, make_nest
 from .inline import in_memory
 
-MERGING = "loop-hoist-reduction-factors,loop-fuse-reductions"
+MERGING_PASSES = "loop-hoist-reduction-factors,loop-fuse-reductions"
 """Passes that decide which reductions become one staged reduction."""
 
-LOWERING = (
+LOWERING_PASSES = (
     "loop-separate-masks,loop-hoist-reduction-factors,loop-use-fast-math,cse,loop-fuse-reductions,"
     "loop-collapse-dimensions,cse,dce"
 )
@@ -91,8 +91,8 @@ def contracts_once(ctx: Context, kernel: Kernel, nested: Sequence[Contraction]) 
             return False
     if not merging:
         return True
-    with lowered(ctx, kernel, MERGING) as nest:
-        return _each_nested_reduction_once(nest.body.block)
+    with lowered(ctx, kernel, MERGING_PASSES) as nest:
+        return _repeats_no_reduction(nest.body.block)
 
 
 def _needs(reduce: Reduce, group: set[Reduce]) -> bool:
@@ -100,7 +100,7 @@ def _needs(reduce: Reduce, group: set[Reduce]) -> bool:
     return any(node in group for node in reached(reduce.body, lambda node: node.children))
 
 
-def _each_nested_reduction_once(block: Block) -> bool:
+def _repeats_no_reduction(block: Block) -> bool:
     """Returns true if each body has at most one operation with reductions inside. Two such operations would each repeat
     the inner reductions."""
     holders = 0
@@ -108,7 +108,7 @@ def _each_nested_reduction_once(block: Block) -> bool:
         staged = isinstance(op, loop.StagedReduceOp)
         bodies = [stage.body.block for stage in op.stage_ops] if staged else [region.block for region in op.regions]
         holders += any(isinstance(o, loop.ReduceOp | loop.StagedReduceOp) for body in bodies for o in body.ops)
-        if not all(map(_each_nested_reduction_once, bodies)):
+        if not all(map(_repeats_no_reduction, bodies)):
             return False
     return holders <= 1
 
@@ -122,7 +122,7 @@ def planned_seconds(ctx: Context, kernel: Kernel, target: Target, precision: str
         target: Target of the module.
         precision: Option `f32_matmul_precision` of `plan-schedules`.
     """
-    with lowered(ctx, kernel, LOWERING) as nest:
+    with lowered(ctx, kernel, LOWERING_PASSES) as nest:
         prediction = rank(NestInfo(nest), target, precision)[0].prediction
         return inf if prediction is None else prediction.seconds
 

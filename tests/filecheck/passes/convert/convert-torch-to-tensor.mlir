@@ -98,7 +98,7 @@ func.func @cat(%x: tensor<3xf32>, %y: tensor<2xf32>) -> tensor<5xf32> {
 
 // -----
 
-// CHECK: aten.scaled_dot_product_attention: is_causal: a mask and is_causal together
+// CHECK: aten.scaled_dot_product_attention: is_causal: expected a mask or is_causal, but got both
 func.func @refused(%q: tensor<1x2x3x4xf32>, %m: tensor<3x3xf32>) -> tensor<1x2x3x4xf32> {
   %0 = torch.scaled_dot_product_attention(query = %q, key = %q, value = %q, attn_mask = %m, is_causal = true) : (tensor<1x2x3x4xf32>, tensor<1x2x3x4xf32>, tensor<1x2x3x4xf32>, tensor<3x3xf32>) -> tensor<1x2x3x4xf32>
   func.return %0 : tensor<1x2x3x4xf32>
@@ -152,7 +152,7 @@ func.func @rounded(%x: tensor<4xf32>) -> tensor<4xf32> {
 
 // -----
 
-// CHECK: aten.sub.Tensor: alpha: PyTorch takes no truth value here
+// CHECK: aten.sub.Tensor: alpha: expected a number, but got a boolean, which PyTorch refuses
 func.func @truth(%x: tensor<4xf32>) -> tensor<4xf32> {
   %0 = torch.sub.Tensor(self = %x, other = %x, alpha = true) : (tensor<4xf32>, tensor<4xf32>) -> tensor<4xf32>
   func.return %0 : tensor<4xf32>
