@@ -33,8 +33,14 @@ Function = Callable[..., SSAValue]
 def _enter(
     overloads: str, function: Function | type[Operation], operands: str, *, in_operand_type: bool = False
 ) -> None:
-    """Registers an entry of the tables. `operands` are the ATen names of the operands, separated by spaces. An
-    operation class as `function` stands for a function that creates the operation."""
+    """Registers an entry of the tables.
+
+    Args:
+        overloads: Overload names, separated by spaces.
+        function: Function that computes the operator. An operation class stands for a function that creates it.
+        operands: ATen names of the operands, separated by spaces.
+        in_operand_type: True for the operators in `_IN_OPERAND_TYPE`.
+    """
     names = operands.split()
 
     def of_ops(b: Builder, *values: SSAValue) -> SSAValue:

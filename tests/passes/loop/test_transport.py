@@ -247,7 +247,7 @@ func.func @main(%s: tensor<12x37xf32>, %w: tensor<12x37xf32>) -> tensor<12xf32> 
         with collect_remarks() as remarks:
             run_passes(make_context(), module, parse_passes(passes))
         assert sum(isinstance(op, loop.StagedReduceOp) for op in module.walk()) == groups
-        assert [("rounding commutes" in r.why, "rounds to bf16" in r.why) for r in remarks] == [
+        assert [("rounding commutes" in r.why, "rounding to bf16" in r.why) for r in remarks] == [
             (groups == 1, groups == 0)
         ]
     (whole,) = run(parse_module(make_context(), text, "narrow"), _inputs())
