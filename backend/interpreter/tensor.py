@@ -82,7 +82,7 @@ class TensorFunctions(InterpreterFunctions):
         first, last = len(op.carries), len(op.carries) + len(op.each)
         carries, shared = tuple(args[:first]), tuple(args[last:])
         each = [full(np.asarray(a), v, self.sizes) for a, v in zip(args[first:last], op.each, strict=True)]
-        histories: dict[int, list[Array]] = {i: [] for i in op.kept}
+        histories: dict[int, list[Array]] = {i: [] for i in op.stacked}
         for t in range(op.steps):
             carries = interpreter.call_op(op.step, (*carries, *(a[t] for a in each), *shared))
             for i, history in histories.items():

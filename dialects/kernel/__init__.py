@@ -1,8 +1,8 @@
 """The kernel dialect: the program of one thread, in hardware primitives.
 
-A value `vector<8xf32>` is eight registers of each thread. The bits of a register's number are the register bits of the
-tile layout that it came from. The payload computes on vectors. Loops are `scf.for`, with the same bounds in all threads
-of a partition.
+A value `vector<8xf32>` is eight registers of each thread, with the numbers 0 to 7. Bit b of a register's number is
+register bit b of the layout of the tile that it is lowered from (see `dialects/layouts`). The payload computes on
+vectors. Loops are `scf.for`, with the same bounds in all threads of a partition.
 
 ```
 kernel.func @k0(%x: memref<32x128xf32>, %y: memref<32x128xf32>) grid [32] warps 1 {
@@ -156,7 +156,7 @@ class FuncOp(BlockProgramOp):
         shared: bytes of shared memory of a block, after allocation.
 
     Constraints: all arguments are memrefs; at most one `kernel.warp_specialize`, whose partitions have all warps; the
-    static part of the grid is a multiple of the cluster.
+    product of the grid's numbers (symbolic counts left out) is a multiple of the cluster.
     """
 
     name = "kernel.func"
@@ -230,7 +230,8 @@ class FuncOp(BlockProgramOp):
 def symbols_in(func: FuncOp) -> tuple[SymbolAttr, ...]:
     """Returns the symbolic sizes that a kernel needs, in a fixed order: the parameters after its buffers.
 
-    The first extent of a buffer is left out, because no address depends on it.
+    Buffers are row-major, so no address depends on the first extent of a buffer. It is a parameter only if a bound or a
+    `payload.extent` uses it.
     """
     extents = [extent for argument in func.body.block.args for extent in extents_of(argument.type)[1:]]
     for op in func.walk():
@@ -392,8 +393,8 @@ class SliceOp(PureOp):
     %row = kernel.slice %h[%t mod 2] : memref<2x64xf32> -> memref<3x5xf32>
     ```
 
-    The row is element map(index) of the leading dimension. The result has the first elements of the row, in an own
-    shape.
+    The row is element map(index) of the leading dimension. The result has the first elements of the row, in the
+    shape of the result type.
 
     Constraints: source and result have one element type; the result is not larger than a row; a row is a multiple of 16
     bytes, which kernels rely on, unless there is only one.

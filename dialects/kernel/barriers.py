@@ -54,7 +54,7 @@ PRODUCER_REGISTERS = 24
 setmaxnreg)."""
 
 MOST_REGISTERS = 240
-"""Maximum number of registers that a thread of another partition requests."""
+"""Maximum number of registers that a thread of a consumer requests."""
 
 
 def register_pool(threads: int, blocks_per_sm: int = 1) -> int:

@@ -52,8 +52,8 @@ class MemorySpace:
     """Memory space of buffers.
 
     name: name in the memref type; empty for global memory.
-    of_block: whether it is shared memory of a block. Then offsets may be combined by XOR, and a kernel may read what it
-        wrote.
+    of_block: whether it is shared memory of a block. Then offsets may be combined by XOR, and a kernel may read its own
+        stores.
     writable: whether threads may store to it.
     qualifier: text before the element type of a CUDA pointer.
     """

@@ -82,7 +82,10 @@ class MmaAtom:
 
     @property
     def row_bits(self) -> int:
-        """Returns the number of register bits of the accumulator that number rows; the lanes number 8 rows."""
+        """Returns the number of register bits of the accumulator that select a row: 1 if m is 16, 0 if m is 8.
+
+        The lanes select one of 8 rows, the register bits one of m / 8 groups of 8 rows.
+        """
         return (self.m // ROWS).bit_length() - 1
 
     @property
@@ -150,7 +153,7 @@ class MatrixRows(FormattedOp):
 
     @property
     def reg_bases(self) -> Bases:
-        """Returns, for every bit of the number of such an element, its step in memory."""
+        """Returns, for every bit of the number of an element of the lane's rows, its step in memory."""
         inside = ((1 << i,) for i in range(self.row.bit_length() - 1))
         return (*inside, *((int(s),) for s in self.steps.get_values()))
 
@@ -253,9 +256,13 @@ class MmaOp(RegisterDotOp):
     (`MMA_ATOMS`). The blocks of an operand follow each other in its registers; a lane holds the fragment of each block
     that the PTX ISA defines (`layouts.mma.fragments`). f32 is multiplied as tf32.
 
-    In register r of the accumulator, lane t holds column 2 * (t % 4) + bit 0 of r and row t // 4 (+ 8 if bit `rows[0]`
-    is set, for m = 16) of a product. The other bits in `rows` number the block of `lhs`, the bits in `cols` the block
-    of `rhs`.
+    The accumulator has a block of m x n for each pair of a block of `lhs` and a block of `rhs`. The bits of its
+    register number r select:
+
+    - bit 0: the column inside a block. Lane t holds column 2 * (t % 4) + bit 0 of r.
+    - bit `rows[0]`, if m = 16: the row inside a block. Lane t holds row t // 4, or t // 4 + 8 if the bit is set.
+    - the other bits in `rows`: the block of `lhs`.
+    - the bits in `cols`: the block of `rhs`.
 
     Constraints: both operands have one element type with an atom; `rows` and `cols` together list the bits of the
     register number except bit 0; the accumulator has the atom's type.

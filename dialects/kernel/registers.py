@@ -294,8 +294,9 @@ class IndicesOp(PureOp):
 class RegisterDotOp(PureOp):
     """Base class of dots with operands in registers.
 
-    rows: bits of the accumulator's register number that number the rows, in the order of the bits of `lhs`.
-    cols: bits of the accumulator's register number that number the columns, in the order of the bits of `rhs`.
+    rows: bits of the accumulator's register number that select its row, from the lowest bit of the row. In
+        `kernel.outer_fma` with `rows [3, 4]`, bits 3 and 4 select one of the four registers of `lhs`.
+    cols: the same for its column and the registers of `rhs`.
     """
 
     lhs = irdl.operand_def(irdl.base(VectorType))

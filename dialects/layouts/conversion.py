@@ -1,22 +1,25 @@
 """Conversion of one register layout of a tile to another within a warp, by shuffles.
 
-`find_exchange` computes the shuffles, `Exchange` is the result. Both layouts are linear over GF(2). So the source
-register and source lane of an element are linear in its target register `r` and target lane `l`:
+`find_exchange` computes the shuffles, `Exchange` is the result. Both layouts are linear over GF(2). So if lane `l`
+needs an element in its target register `r`, the lane and the register that hold it in the source layout are linear in
+`r` and `l`. With `+` for XOR:
 
     source lane = A r + B l        source register = C r + D l
 
-A shuffle moves one register of every lane, and every lane sends the register of one number. So the exchange takes one
-round for each target register. In round `t`, lane `l` receives its register `t + Q l`, and the source lane is `A t + (B
-+ A Q) l`. Q is chosen such that the source register is `M t + N s` with the *source* lane `s`, because a lane can
-permute its registers by its own number before it sends. Where `B + A Q` can be the identity, it is: then a lane keeps
-some elements without a shuffle.
+**Rounds**: in a shuffle each lane sends one register and receives one value. So there is one round for each target
+register. If every lane received its register `t` in round `t`, one lane might have to send two registers. Therefore
+lane `l` receives its register `t + Q l`, from lane `A t + (B + A Q) l`. The matrix `Q` is chosen such that the register
+to send depends only on the round and on the *sending* lane `s`: it is `M t + N s`. So a lane permutes its registers by
+`N s` before the rounds, and the received ones by `Q l` after them.
 
-Such a Q exists if the source holds no element twice. The columns of B are chosen one after the other. A column that
-depends on earlier columns is moved by a vector of the span of A, which has as many independent vectors as there are
-such columns.
+**Free rounds**: if possible, `Q` makes `B + A Q` the identity. Then every lane receives from itself in the rounds with
+`A t` = 0, which need no shuffle.
 
-The method of permuting registers by the lane number before and after the shuffles is from "Linear Layouts: Robust Code
-Generation of Efficient Tensor Computation Using F2" (Zhou et al., 2025), section 5.4.
+**Existence**: such a `Q` exists if the source holds no element twice. `find_exchange` chooses the columns of `B + A Q`
+one after the other. To a column that depends on earlier columns it adds a vector of the span of A; the span has as many
+independent vectors as there are such columns.
+
+Zhou et al. (2025, cited in `layouts/__init__.py`) also convert linear layouts by warp shuffles.
 """
 
 from __future__ import annotations
@@ -67,7 +70,10 @@ class Exchange:
         return first_bit_stays and not any(n & 1 for n in (*other_registers, *self.before, *self.after))
 
     def choices(self, held: int) -> int:
-        """Returns the number of selects by the lane number, for `held` source registers."""
+        """Returns the number of select instructions that permute registers by the lane number.
+
+        `held`: number of source registers of a lane.
+        """
         return (len(set(self.before) - {0}) * held) + (len(set(self.after) - {0}) << len(self.flips))
 
 
@@ -117,18 +123,19 @@ def _without_lanes(position: int, kernel: Sequence[int], bits: int) -> int:
 
 
 def _column(image: int, bit: int, bits: int, chosen: Sequence[int], moves: Sequence[int]) -> tuple[int, int] | None:
-    """Returns the source position that one bit of the receiving lane contributes, and the combination of `moves` used;
-    or None.
+    """Returns one column of the map from receiving lane to source position, and the moves that it contains, or None.
 
-    The position is `image` plus a combination of `moves`. It must keep the source register a function of the source
-    lane.
+    A position is a source register number with the lane number in the bits above. The column is the XOR of `image` and
+    of some `moves`; bit i of the second result is set if it contains `moves[i]`. With the columns chosen before, the
+    source register must be a function of the source lane. None: no column is legal.
 
     Args:
-        image: source position of the lane bit without any move.
-        bit: number of the lane bit.
-        bits: register bits of a position; the lane is above them.
-        chosen: positions chosen for the lower lane bits.
-        moves: differences by which the position may be changed.
+        image: the column without any move.
+        bit: number of the receiving lane's bit that the column belongs to.
+        bits: register bits of a position.
+        chosen: columns of the lower lane bits.
+        moves: positions that may be added: first the source positions of target registers, then differences between
+            positions that hold the same element.
     """
     to_same_lane = Span(v >> bits for v in moves).solve(image >> bits ^ 1 << bit)
     lanes = Span(c >> bits for c in chosen)

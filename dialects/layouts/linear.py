@@ -325,8 +325,8 @@ def ordered(shape: Sequence[int], order: Sequence[int], swizzle: Sequence[tuple[
     Args:
         shape: extents of the tile.
         order: dimensions from the fastest to the slowest; row-major is (1, 0) for a matrix.
-        swizzle: pairs (from, to) of element offsets with one bit set, `to` below `from`. The offset bit `from` of the
-            plain layout flips the bit `to` as well.
+        swizzle: pairs (from, to) of offset bits, each as its power of two, with `to` below `from`. An element whose
+            offset without swizzle has bit `from` set is stored with bit `to` flipped.
     """
     bases = [basis for d in order for basis in dimension_bits(shape, d)]
     for source, target in swizzle:
@@ -519,7 +519,7 @@ def choose_shared(
     Args:
         shape: extents of the tile.
         readers: accesses to the tile.
-        by_order: further accesses for either of the two orders, which differ between them.
+        by_order: accesses that apply to one order only: a list for row-major order, then a list for the other.
     """
     rank = len(shape)
     if rank == 1:

@@ -49,9 +49,13 @@ class Fragments(NamedTuple):
 def fragments(m: int, n: int, k: int, bits: int) -> Fragments:
     """Returns the fragments of `mma.sync` m x n x k, after the tables of the PTX ISA.
 
-    A 32-bit register has as many operand elements, contiguous along k, as fit, or one element. Lane t holds word t % 4
-    of row (or column) t // 4. Further registers have row + 8, then the words from 4 on. In the accumulator, lane t
-    holds columns 2 * (t % 4) and the next one of row t // 4; further registers have row + 8.
+    A *word* is 32 bits of operand elements that are contiguous along k, or one element of 64 bits. Its elements are in
+    the lowest register bits.
+
+    - lhs: lane t holds word t % 4 of row t // 4, then the same word of row t // 4 + 8 (if m = 16), then the same of
+      words 4 and above.
+    - rhs: lane t holds word t % 4 of column t // 4, then the same of words 4 and above.
+    - accumulator: lane t holds columns 2 * (t % 4) and 2 * (t % 4) + 1 of row t // 4, then of row t // 4 + 8.
 
     Args:
         m: rows.
@@ -105,7 +109,7 @@ def accumulator(
 
 
 def split_of(shape: Sequence[int], warps: int, rows_first: bool, atom: MmaAtom) -> int:
-    """Returns the number of warps along the columns, with the least operand elements to read.
+    """Returns the number of warps along the columns for which each warp reads the fewest operand elements.
 
     Args:
         shape: rows and columns of the tile.
@@ -173,8 +177,8 @@ def fragment(acc: Linear, operand: int, depth: int, atom: MmaAtom = ATOM) -> Lin
 class Rows(NamedTuple):
     """Access pattern of `ldmatrix`, which reads 8x8 matrices in rows of 16 bytes.
 
-    layout: its first register bits number the elements of a row, the other register bits the instructions, the lane
-    bits the row whose address the lane supplies.
+    layout: for each lane, the rows whose addresses it supplies. The lowest register bits select an element of a row,
+        the other register bits the instruction.
     matrices: matrices that one instruction reads.
     """
 
@@ -205,7 +209,7 @@ PIECE = 16
 """Bytes of a 16-byte unit, which a TMA swizzle moves as a whole."""
 
 PERIOD = 128
-"""Bytes after which the banks of shared memory repeat. TMA swizzles count rows in this unit."""
+"""Bytes after which the banks of shared memory repeat. A TMA swizzle depends on the address divided by this."""
 
 LEAST_COLUMNS = 8
 """Minimum number of columns of a `wgmma` instruction (PTX ISA)."""
@@ -243,7 +247,8 @@ def part_of_group(shape: Sequence[int], groups: Sequence[Coordinate]) -> tuple[i
 
     Args:
         shape: extents of the tile.
-        groups: bases of the bits of the warpgroup number; they must be the highest bits of the tile's indices.
+        groups: bases of the bits of the warpgroup number. Each must be the highest remaining bit of one dimension, so
+            that it halves the tile.
     """
     extents = list(shape)
     for basis in reversed(groups):

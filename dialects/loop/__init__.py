@@ -334,13 +334,14 @@ class StagedReduceOp(PureOp):
     ```
 
     The first region has the stages: `loop.reduce` operations of equal extents, and payload that does not depend on the
-    reduced index. Computed at once, the operation is its stages.
+    reduced index. They define the results: each stage reduces the whole range, in order.
 
-    Computed in chunks, a later stage used the earlier results of the chunks so far, its *reference values*, such as a
-    running maximum. Another chunk changes them. The second region, the rescaling, converts partial results to the new
-    reference values. Its arguments are all results relative to the old reference values (%om, %ol in the example), then
-    all new results (%nm, %nl). It yields the old results relative to the new reference values. The kind of each stage
-    then combines partial results. Online softmax, flash attention and split reductions have this form.
+    A kernel may also compute the range chunk by chunk. Then a later stage uses results of earlier stages over the
+    chunks so far, its *reference values*, such as a running maximum. Every chunk changes them. The second region, the
+    rescaling, converts partial results to the new reference values. Its arguments are all results relative to the old
+    reference values (%om, %ol in the example), then all new results (%nm, %nl). It yields the old results relative to
+    the new reference values. The kind of each stage then combines partial results. Online softmax, flash attention and
+    split reductions have this form.
 
     Constraints: stage `i` yields result `i`; the stages have equal extents; the rescaling takes all results twice and
     yields each once. The rescaling of a stage may use only the new results of earlier stages.

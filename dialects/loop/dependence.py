@@ -112,7 +112,7 @@ class Dependence:
             dependences = wider
 
 
-def transport_slice(op: loop.StagedReduceOp, result: int) -> list[Operation]:
+def rescaling_slice(op: loop.StagedReduceOp, result: int) -> list[Operation]:
     """Returns the operations of the rescaling that compute its result number `result`, in order."""
     needed: set[SSAValue] = {yielded(op.rescale.block)[result]}
     ops: list[Operation] = []
@@ -125,7 +125,7 @@ def transport_slice(op: loop.StagedReduceOp, result: int) -> list[Operation]:
 
 def _rescaling_arguments(op: loop.StagedReduceOp, result: int) -> list[int]:
     used = {yielded(op.rescale.block)[result]}
-    for inner in transport_slice(op, result):
+    for inner in rescaling_slice(op, result):
         used.update(inner.operands)
     return [i for i, a in enumerate(op.rescale.block.args) if a in used]
 

@@ -115,8 +115,8 @@ def _bytes(tensor: SSAValue, size: Size) -> int:
 def _read(nest: NestOp, size: Size) -> int:
     """Returns the bytes that a nest reads.
 
-    An operand counts whole, or with one element for each iteration in which its loads differ if that is less, as for a
-    gather of few rows of a table.
+    An operand counts with all its elements. If its loads execute fewer times, as in a gather of a few rows of a table,
+    it counts with one element for each execution. Loads do not repeat over indices that they do not depend on.
     """
     extents, dependence, elements = _extents(nest, size), Dependence(), dict[SSAValue, int]()
     for op in nest.walk():

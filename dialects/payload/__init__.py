@@ -336,8 +336,8 @@ class CastOp(PureOp):
     - anything to `i1`: `x != 0`.
 
     Attributes:
-        reassoc: the conversion may be exchanged with a scaling of floats. So the terms of a sum that is computed in
-            chunks may be rounded chunk by chunk.
+        reassoc: permits to multiply the result of the conversion instead of its operand. So a sum in chunks may round
+            the terms of each chunk before it rescales them, as PyTorch's attention kernels do.
 
     Constraints: shapes are equal; `reassoc` needs floats.
     """

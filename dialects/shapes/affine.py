@@ -185,10 +185,12 @@ class Simplifier:
     def computed(self, op: str, a: Form, b: Form) -> Form | None:
         """Returns the result of an integer op of `arith` as a form, or None if the result is not a form.
 
+        The result assumes that the op does not overflow.
+
         Args:
             op: name of the op, with or without `arith.`.
             a: left operand.
-            b: right operand. The result assumes that nothing wraps.
+            b: right operand.
         """
         match op.removeprefix("arith."):
             case "addi":
@@ -277,7 +279,7 @@ class Simplifier:
         whole = self._whole_part(form, divisor)
         if whole.terms or whole.constant:
             return self.mod(add(form, whole, -divisor), divisor)
-        # a * (e mod m) = a * e, modulo a divisor of a * m.
+        # (a * (e mod m)) mod divisor = (a * e) mod divisor, if divisor divides a * m.
         for atom, coefficient in form.terms:
             if atom[0] == MOD and coefficient * atom[3] % divisor == 0:
                 return self.mod(self.tidy(add(_without(form, atom), dividend(atom), coefficient)), divisor)

@@ -163,7 +163,7 @@ class _Reader(ABC):
 class _Operands:
     """Operands parsed in place of dimensions or of symbols, in the order of use.
 
-    variable: operand list of the op that they become, or None if the op has none.
+    variable: operand list of the op in which they are stored, or None if the op has no operands of this kind.
     values: (name of the value, number of the result) -> parsed operand.
     """
 
@@ -299,7 +299,10 @@ class _Access(_Reader):
         self.symbols.store(self.parser, self.state, symbols)
 
     def ranked(self, t: Attribute) -> None:
-        """Sets the number of dimensions from the type of the tile or tensor, and stores the access again."""
+        """Sets the number of dimensions from the type of the tile or tensor.
+
+        The type follows the access in the text, so the access is stored a second time.
+        """
         scalar, used = isinstance(t, AnyFloat | IntegerType | IndexType), max(self.numbers, default=-1) + 1
         self.rank = len(t.get_shape()) if isinstance(t, ShapedType) else 0 if scalar else used
         for number, span in self.numbers.items():

@@ -301,7 +301,10 @@ DIRECTIVES = (Int, Bases, Extents, Counts, Checks, Arguments, Buffers, Indices, 
 
 
 SAME_TYPE = VarConstraint("T", AnyAttr())
-"""Constraint: operands and results with one type, or containers with that element type."""
+"""Constraint: all operands and results of an op that are declared with it have one type.
+
+In `TensorType.constr(SAME_TYPE)` that type is the element type.
+"""
 
 NUMBERS = DenseArrayBase.constr(i64)
 """Constraint of a property that is a list of numbers, `[0, 2]`."""

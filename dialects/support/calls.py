@@ -14,7 +14,7 @@ Attributes of functions, as flat lists of argument numbers:
 
 At the kernel level, where results are arguments, `updates` has pairs of arguments.
 
-The attribute `constant` marks a launch whose results are therefore equal in every call.
+The attribute `constant` marks a launch that computes from constants only, so its results are equal in every call.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ EAGER = "torch.eager"
 """Attribute of a declared function that PyTorch computes: the operator, such as `aten.linalg_inv_ex`."""
 
 EAGER_RESULTS = "torch.eager_results"
-"""Attribute of such a function at the kernel level: the number of trailing buffers that it writes."""
+"""Attribute of an eager function at the kernel level: the number of trailing buffers that it writes."""
 
 
 def main_function(module: ModuleOp) -> FuncOp:
@@ -156,7 +156,10 @@ def pairs_of(function: FuncOp, name: str) -> Pairs:
 
 
 def numbers_of(function: FuncOp, name: str) -> list[int]:
-    """Returns the numbers in the attribute `name`, `[]` without it, and `[-1]` if it is malformed."""
+    """Returns the numbers in the attribute `name`, `[]` without it.
+
+    Returns `[-1]`, which is no legal position, if the attribute is malformed.
+    """
     attribute = function.attributes.get(name)
     if attribute is None:
         return []

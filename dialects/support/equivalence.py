@@ -48,7 +48,8 @@ def structure_with_inputs(op: Operation, without: Collection[str] = ()) -> tuple
 def structure_in_place(op: Operation, number: Callable[[SSAValue], Hashable] = lambda value: value) -> object:
     """Returns the structure of `op`, in which values from outside are represented by `number(value)`.
 
-    `number` must return no integer above -2. By default values represent themselves.
+    By default values represent themselves. `number` must return no integer above -2, because the structure contains -1
+    for an unknown value and numbers from 0 for the values that `op` defines.
     """
     if not op.regions:
         return structure(op, {v: number(v) for v in op.operands})

@@ -277,7 +277,7 @@ def wrapped(
         sign: prefix of the line, such as the `+` of a diff, to repeat on further lines.
         hanging: columns by which further lines are indented more.
         breaks: regular expressions of the spaces, the best first.
-        least: columns after the indentation without a break.
+        least: minimum length of the text of a line before a break, without indentation.
     """
     start = len(line) - len(line.removeprefix(sign).lstrip())
     indent = sign + " " * (start - len(sign) + hanging)

@@ -231,7 +231,7 @@ class ScanOp(PureOp):
         return self.count.value.data
 
     @property
-    def kept(self) -> tuple[int, ...]:
+    def stacked(self) -> tuple[int, ...]:
         """Returns the numbers of the carries with a history."""
         return tuple(int(i) for i in self.history.get_values())
 
@@ -251,7 +251,7 @@ class ScanOp(PureOp):
                 raise VerifyException(
                     f"expected a leading dimension of {self.steps}, one slice for each step, but got {v.type}"
                 )
-        stacked = self.kept
+        stacked = self.stacked
         if list(stacked) != sorted(set(stacked)) or not all(0 <= i < len(self.carries) for i in stacked):
             raise VerifyException(
                 f"expected distinct, ascending numbers below {len(self.carries)} as history, but got {list(stacked)}"
@@ -356,9 +356,9 @@ class GatherOp(PureOp):
          : tensor<100x8xf32> -> tensor<5x8xf32>
     ```
 
-    The elements of the index tensors are the symbols of the map. A coordinate outside of the source reads zero, so an
-    index never reads other memory; a checked program asserts before that there is none. Negative indices must be made
-    positive before.
+    The elements of the index tensors are the symbols of the map. A coordinate outside of the source reads zero, so no
+    index reads other memory. Programs that check indices have a `payload.assert` on each index. A negative index counts
+    as outside: PyTorch's negative indices are made positive by other operations.
 
     Constraints: at least one index tensor; all are integer tensors of the result's shape; element types of source and
     result are equal.
@@ -398,9 +398,9 @@ class ScatterOp(PureOp):
     ```
 
     The result is `init` with values[d] combined into the element at map(d)[i0[d], ...], for every d. The elements of
-    the index tensors are the symbols of the map. The order is unspecified, so float sums may round in any order. A
-    scatter that overwrites instead of combining first scatters the numbers of the values. Coordinates outside of the
-    tensor are dropped.
+    the index tensors are the symbols of the map. The order is unspecified, so float sums may round in any order. Values
+    with coordinates outside of the tensor are dropped. To overwrite instead of combining, a program scatters the
+    positions of the values by `max`, and gathers the value at each resulting position.
 
     The operation is like a call on the host. It may occur at the tensor and the loop level, where its values and
     indices are results of one nest, and becomes a kernel of atomic operations.

@@ -167,11 +167,12 @@ class Builder:
     def unify(self, *values: SSAValue | Number, element: Attribute | None = None) -> list[SSAValue]:
         """Returns all values broadcast to one shape and promoted to one element type, in the type to compute in.
 
-        A number keeps its digits if that type is wider (see `scalars.py`).
+        A number is rounded to the type to compute in, not to the element type: next to bf16 tensors 0.1 is an f32
+        (see `scalars.py`).
 
         Args:
             values: tensors and numbers.
-            element: element type, by default that of the torch op's result.
+            element: element type; by default the element type of the torch op's result.
         """
         element = self.result_element if element is None else element
         shape = broadcast_shape([extents_of(v.type) for v in values if isinstance(v, SSAValue)])

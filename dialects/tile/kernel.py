@@ -84,8 +84,10 @@ class KernelOp(BlockProgramOp):
             )
 
     def has_clusters_of(self, blocks: int) -> bool:
-        """Returns true if `blocks` divides the last extent of the grid that is not 1, so clusters differ in that index
-        only."""
+        """Returns true if `blocks` divides the last extent of the grid that is not 1.
+
+        Then the blocks of a cluster differ only in that index.
+        """
         last = next((n for n in reversed(self.grid_shape) if n != 1), 1)
         return isinstance(last, int) and last % blocks == 0
 
@@ -489,7 +491,7 @@ class DotOp(PureOp):
         verify_contraction(self.lhs.type, self.rhs.type, self.acc.type, atom)
 
 
-WAYS = ("registers", "shuffles", "shared")
+CONVERSION_METHODS = ("registers", "shuffles", "shared")
 """Methods of `tile.convert_layout`, from the cheapest: register moves, shuffles, shared memory."""
 
 
@@ -518,8 +520,8 @@ class ConvertLayoutOp(PureOp):
         super().__init__(source, via, tile_type(element_type(source.type), shape_of(source.type), layout))
 
     def verify_(self) -> None:
-        if self.via is not None and self.via.data not in WAYS:
-            raise VerifyException(f"expected via one of {', '.join(WAYS)}, but got {self.via.data}")
+        if self.via is not None and self.via.data not in CONVERSION_METHODS:
+            raise VerifyException(f"expected via one of {', '.join(CONVERSION_METHODS)}, but got {self.via.data}")
         _verify_moved(self.source.type, self.result.type, LayoutAttr)
 
 

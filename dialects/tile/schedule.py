@@ -68,9 +68,9 @@ class ScheduleAttr(Data[Schedule]):
 
     block    tile extent of every free index of the nest, a power of two; 1 distributes the index over the grid.
     serial   positions of free indices whose tiles one block computes in a loop, instead of one block each.
-    pack     positions of free indices. Operands that contractions load along such an index are first copied by a
-        separate kernel, so that a tile of them is contiguous row by row. The index becomes the last one, which
-        numbers columns.
+    pack     positions of free indices. A separate kernel first copies the operands that contractions load along such an
+        index, so that the rows of a tile of them are contiguous. The index becomes the last one of the nest, so its
+        tiles are columns of the result.
     chunk    tile extent of every reduction index, a power of two, in the order in which reductions are printed. A chunk
         that covers the range computes the reduction at once; a smaller one loops over chunks.
     thread   register tile of one thread in a contraction, [rows, columns].
@@ -81,11 +81,12 @@ class ScheduleAttr(Data[Schedule]):
     cluster_k  number of blocks of a cluster (1, 2, 4 or 8; sm_90 and newer) that share the reductions of a tile of the
         result. Each block reduces its share of the chunks. The blocks exchange partial results through distributed
         shared memory; each finishes and stores a part of the tile.
-    group_m  grid swizzle for reuse in L2: number of tiles along the last index but one that are computed before the
-        next tile along the last index. It divides the number of these tiles.
+    group_m  grid swizzle for reuse in L2, for the last two free indices [m, n]: number of tiles along m that are
+        computed before the next tile along n. It divides the number of tiles along m.
     num_ctas  blocks of a persistent kernel, which share all tiles; 0: one block for each tile.
-    cluster  number of consecutive blocks (1, 2, 4 or 8; sm_90 and newer) that form a cluster. They load common operands
-        together (copy = tma), or share rows: each computes a part of the reductions and of their users.
+    cluster  number of consecutive blocks (1, 2, 4 or 8; sm_90 and newer) that form a cluster. With copy = tma they
+        load common operands together. Otherwise they share rows: each block computes a part of every reduction, and the
+        same part of the operations that use the results.
     blocks_per_sm  minimum number of resident blocks of a multiprocessor, which limits registers; 0: no minimum.
     atom     instruction of contractions: fma, mma (tensor cores, sm_80 and newer), wgmma (sm_90a).
     copy     how operands reach shared memory: sync, cp_async, tma.
@@ -106,8 +107,9 @@ class ScheduleAttr(Data[Schedule]):
         has about three times the error of eight partial sums. On tensor cores, which truncate, the error of a single
         sum is proportional to k. The planner chooses 1 if f32 operands are split for tensor cores on request, several
         chunks for f32 operands on CUDA cores, and 0 for 16-bit operands.
-    promotion_memory  where the accumulators of the result are stored during a partial sum: `registers` (twice as many),
-        or `shared` memory, where each thread accesses its own (promotion_interval > 1).
+    promotion_memory  where the accumulators of the result are stored during a partial sum: `registers`, which
+        doubles the registers of accumulators, or `shared`: each thread stores its accumulators in shared memory. Only
+        for promotion_interval > 1.
     cache_rows  where a block keeps rows that several of its loops read. `registers`: only a row of one chunk; a longer
         row is loaded by each loop. `shared`: all chunks stay in shared memory.
     """

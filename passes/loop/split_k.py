@@ -14,7 +14,7 @@ from xdsl.ir import Block, Operation, Region, SSAValue
 from xdsl.ir.affine import AffineExpr, AffineMap
 
 from ...dialects import loop, payload
-from ...dialects.loop.dependence import is_in, transport_slice, yielded
+from ...dialects.loop.dependence import is_in, rescaling_slice, yielded
 from ...dialects.shapes.domain import DomainAttr
 from ...dialects.shapes.extents import extents_attr
 from ...dialects.tile.schedule import ScheduleAttr
@@ -153,7 +153,7 @@ def combine_parts(split: Split, parts: Sequence[SSAValue]) -> None:
         if isinstance(reduction, loop.StagedReduceOp):
             args = reduction.rescale.block.args
             values: Values = dict(zip(args, [*loaded, *whole], strict=False))
-            for op in transport_slice(reduction, i):
+            for op in rescaling_slice(reduction, i):
                 block.add_op(op.clone(values))
             value = values[yielded(reduction.rescale.block)[i]]
         else:

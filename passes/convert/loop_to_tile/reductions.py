@@ -17,7 +17,7 @@ from ....dialects.loop.dependence import (
     access_indices,
     contiguous_index,
     find_contraction,
-    transport_slice,
+    rescaling_slice,
     yielded,
 )
 from ....dialects.payload import tensor_bytes
@@ -321,5 +321,5 @@ class Reducer:
         args = op.rescale.block.args
         e.tiles.update(zip(args, old, strict=False))
         e.tiles.update(zip(args[len(old) :], new, strict=False))
-        self.body(transport_slice(op, result))
+        self.body(rescaling_slice(op, result))
         return e.tiles[yielded(op.rescale.block)[result]]

@@ -275,7 +275,7 @@ class _Host:
         rings: dict[int, SSAValue] = {}
         if op.steps > 1:
             for i, carry in enumerate(op.carries):
-                if i not in op.kept:
+                if i not in op.stacked:
                     rings[i] = self._alloc(op, carry, memref_of(element_type(carry.type), [2, *padded_row(carry.type)]))
         steps = op.steps
         self._call(op, rings, self._number(0, op), first=True, last=steps == 1)
@@ -306,7 +306,7 @@ class _Host:
             before, after = (_STEP - 1, _STEP) if ring is None else (_READ, _WRITTEN)
             rows = history if ring is None else ring
             reads.append(self.buffers[carry] if first else row(rows, before, t_))
-            writes.append(history if last and i not in op.kept else row(rows, after, t_))
+            writes.append(history if last and i not in op.stacked else row(rows, after, t_))
         slices = [row(self.buffers[v], _STEP, memref_of(element_type(v.type), extents_of(v.type)[1:])) for v in op.each]
         shared = [self.buffers[v] for v in op.shared]
         self.append(func.CallOp(op.step.string_value(), [*reads, *slices, *shared, *writes], []), op)
