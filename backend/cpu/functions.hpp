@@ -1,8 +1,10 @@
-// Functions of vectors, in sections as those of functions.cuh. The polynomials are minimax (Remez), without branches.
+// Functions on vectors: math functions, panel matmuls (`panel_fma`), AMX tiles and scans. They are sections that
+// a program includes when it needs them (`//// KEY needs KEYS`, as in functions.cuh). Math functions are minimax
+// polynomials (Remez) without branches.
 
 //// vector.fused
-// Instructions, where they have names: g++ finds them in loops over arrays too, but the arrays cost it a time that grows
-// with the square of their number.
+// fused(a, b, c) = a * b + c with one rounding. It uses the intrinsics of g++ where they exist. g++ also vectorizes
+// loops over arrays, but its compile time grows with the square of the number of arrays.
 #if defined(__FMA__) || defined(__ARM_FEATURE_FMA)
 INLINE float fused(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
 INLINE double fused(double a, double b, double c) { return __builtin_fma(a, b, c); }
@@ -26,7 +28,8 @@ FUSED(vec<float>, float) FUSED(in_one<double>, double)
 FUSED(vec<double>, double)
 #endif
 template <class T> INLINE T fused(T a, T b, T c) { return a * b + c; }
-// Products of words of neighbours along k, added to c: of two in bf16, in an order and with a rounding of its own ...
+// Dot product per lane: adds the products of the two bf16 elements in a word of a and b to c. The elements of a word
+// are consecutive along the contraction index k. The instruction has its own order of additions and its own rounding.
 INLINE vec<float> fused(vec<unsigned> a, vec<unsigned> b, vec<float> c) {
 #if defined(AVX512) && defined(__AVX512BF16__)
   asm("vdpbf16ps %2, %1, %0" : "+v"(c) : "v"(a), "v"(b));
@@ -35,7 +38,8 @@ INLINE vec<float> fused(vec<unsigned> a, vec<unsigned> b, vec<float> c) {
   return fused((vec<float>)(a & 0xffff0000u), (vec<float>)(b & 0xffff0000u), fused((vec<float>)(a << 16), (vec<float>)(b << 16), c));
 #endif
 }
-// ... and of four in int8; what is multiplied as if it had no sign is 128 more.
+// Dot product per lane of the four int8 elements in each word. The instruction takes its first operand as unsigned, so
+// 128 is added to each element of a, and 128 * b is subtracted from the accumulator.
 INLINE vec<int> fused(vec<unsigned> a, vec<unsigned> b, vec<int> c) {
 #if defined(AVX512) && defined(__AVX512VNNI__)
   const auto more = (mask)all(0x80808080u);
@@ -46,7 +50,7 @@ INLINE vec<int> fused(vec<unsigned> a, vec<unsigned> b, vec<int> c) {
 #endif
 }
 INLINE vec<float> fused(vec<float> a, float b, vec<float> c) { return fused(a, all(b), c); }
-// A polynomial of x, by its coefficients, the highest first.
+// Evaluates a polynomial in x by Horner's rule. Coefficients begin with the highest degree.
 template <class... C> INLINE vec<float> polynomial(vec<float> x, float first, C... others) {
   auto p = all(first);
   ((p = fused(p, x, all((float)others))), ...);
@@ -92,10 +96,10 @@ INLINE vec<float> fabsf(vec<float> x) { return (vec<float>)((mask)x & 0x7fffffff
 INLINE vec<float> rsqrtf(vec<float> x) { return 1.0f / sqrtf(x); }
 
 //// vector.exponential needs vector.fused; vector.builtin
-// Within [least, most]; NaN stays NaN.
+// Clamps x to [least, most]; NaN stays NaN.
 INLINE vec<float> clamped(vec<float> x, float least, float most) { return smaller(all(most), larger(all(least), x)); }
-// m * 2^n for whole n from -252 to 254, also where that is a denormal number; below these 0, which is not multiplied out:
-// a result that small takes some processors 150 cycles.
+// Returns m * 2^n for integral n from -252 to 254, including denormal results. For n < -149 the result is 0, and m is
+// set to 0 before the multiplication, because a result that underflows takes 150 cycles on some processors.
 INLINE vec<float> scaled(vec<float> m, vec<float> n) {
   m = choose(n < -149.0f, all(0.0f), m);
 #ifdef AVX512
@@ -113,7 +117,7 @@ INLINE vec<float> exp2f(vec<float> x) {
 }
 
 //// vector.expf needs vector.exponential
-// x less the nearest multiple of log(2), of which there are n.
+// Range reduction: returns x - n * log(2), where n is the integer nearest to x / log(2).
 INLINE vec<float> below_log2(vec<float> x, vec<float>& n) {
   n = rintf(x * 1.442695041f);
   return fused(n, 0.00021219444f, fused(n, -0.693359375f, x));
@@ -129,7 +133,8 @@ INLINE vec<float> expm1f(vec<float> x) {
 }
 
 //// vector.logf needs vector.fused
-// The logarithm of x to base 2 or e, or that of 1 + x: of (1 + f) * 2^e with 1 + f from sqrt(1/2) to sqrt(2).
+// Returns log2(x), log(x) or log(1 + x), as `kind` says. It writes the argument as (1 + f) * 2^e with 1 + f in
+// [sqrt(1/2), sqrt(2)).
 enum Logarithm { to_base_2, natural, of_1_more };
 template <Logarithm kind> INLINE vec<float> log_of(vec<float> x) {
   const vec<float> u = kind == of_1_more ? 1.0f + x : x;
@@ -169,14 +174,15 @@ INLINE vec<float> erff(vec<float> x) {
 }
 
 //// vector.turn needs vector.fused; vector.builtin
-// sin(x + quarters * pi / 2) for |x| below 2^12: x less a multiple of pi / 2 is r + low.
+// Returns sin(x + quarters * pi / 2) for |x| < 2^12. The range reduction subtracts a multiple of pi / 2 from x; the
+// result is the sum r + low.
 template <int quarters> INLINE vec<float> turned(vec<float> x) {
   const auto k = rintf(x * 0.636619772f);
 #if defined(__FMA__) || defined(__ARM_FEATURE_FMA)
   const auto far = fused(k, -1.5707964f, x), r = fused(k, 4.371139e-08f, far);
   const auto rounded = choose(2.0f * fabsf(r) > fabsf(far), fused(k, 4.371139e-08f, far - r), all(0.0f));
   const auto low = fused(k, 1.7151245e-15f, rounded);
-#else  // a product that is rounded leaves nothing of x: the first 33 bits of pi / 2 times k are exact in double
+#else  // Without FMA: in float, rounding would cancel all digits of x. In double, k times 33 bits of pi / 2 is exact.
   const auto turns = convert<double>(k);
   const auto whole = (convert<double>(x) - turns * 1.5707963267341256) - turns * 6.077100506506192e-11;
   const auto r = convert<float>(whole), low = convert<float>(whole - convert<double>(r));
@@ -188,7 +194,7 @@ template <int quarters> INLINE vec<float> turned(vec<float> x) {
   const auto v = choose((n & 1) != 0, c, s);
   return choose((n & 2) != 0, -v, v);
 }
-// The same of a vector, or `far` of each element where one is too large.
+// As `turned`, for all x: if an element is too large, `far` (sinf or cosf of the C library) computes each element.
 template <int quarters> INLINE vec<float> all_turned(vec<float> x, float (*far)(float)) {
   bool large = false;
   PER_LANE large |= !(__builtin_fabsf(x[l]) < 4096.0f);
@@ -199,7 +205,7 @@ INLINE vec<float> sinf(vec<float> x) { return all_turned<0>(x, sinf); }
 INLINE vec<float> cosf(vec<float> x) { return all_turned<1>(x, cosf); }
 
 //// vector.library
-// Functions that few programs have: by glibc's vectors of them (libmvec, within 4 ulp) where there are such.
+// Rare functions: calls of glibc's vector functions (libmvec, at most 4 ulp) where available, else scalar calls.
 #if defined(__x86_64__) && __GLIBC__ * 100 + __GLIBC_MINOR__ >= 235
 #define SIMD __attribute__((simd("notinbranch"), const))
 #else
@@ -213,7 +219,7 @@ INLINE vec<float> cosf(vec<float> x) { return all_turned<1>(x, cosf); }
 #define F32(F) LIBRARY(F, float)
 F32(acosf) F32(acoshf) F32(asinf) F32(asinhf) F32(atanf) F32(atanhf) F32(cbrtf) F32(coshf) F32(log10f) F32(sinhf) F32(tanf)
 LIBRARY2(atan2f, float, load(r))
-LIBRARY2(powf, float, choose(y == 0.0f, all(1.0f), load(r)))  // NaN to the power of 0, too
+LIBRARY2(powf, float, choose(y == 0.0f, all(1.0f), load(r)))  // x^0 is 1, also if x is NaN
 
 //// vector.library.f64 needs vector.library
 #define F64(F) LIBRARY(F, double)
@@ -230,8 +236,9 @@ INLINE vec<double> rsqrt(vec<double> x) { return 1.0 / sqrt(x); }
 //// vector.panel_fma needs vector.fused
 struct Range { long begin, end; };
 struct Extents { Range rows, columns, depth; };
-// A matrix of which neighbours in a column and in a row are so many elements apart, row by row, each `pitch` behind the
-// one before: `high` rows of it, and zero outside of the columns in `wide`.
+// Copies `high` rows of a matrix to a panel: a contiguous buffer of `columns` columns whose rows start `pitch` elements
+// apart. In the matrix, `row` is the stride from one row to the next and `column` the stride from one column to the
+// next. Columns outside `wide` are set to zero.
 template <int columns, int pitch = columns, class T>
 static void pack(T* to, const T* from, long row, long column, long high, Range wide) {
   const long begin = max<long>(wide.begin, 0), end = min<long>(wide.end, columns);
@@ -243,11 +250,13 @@ static void pack(T* to, const T* from, long row, long column, long high, Range w
           else for (long l = j; l < j + lanes; ++l) to[i * pitch + l] = begin <= l && l < end ? from[i * row + l] : T(0);
       return;
     }
-  // What the next panel is made of comes meanwhile, where that is near: from afar it costs more than it gains.
+  // Prefetches the source of the next panel, if it is at most 8 KiB away: prefetches across more pages cost more than
+  // they gain.
   const bool near = lanes < 16 && columns * column * sizeof(T) <= 8192;
-  long done = 0;  // rows that are packed, as far as they are whole vectors of the matrix
+  long done = 0;  // number of rows that are packed by transposing whole vectors of the matrix
   const long whole = row == 1 && begin == 0 ? end / lanes * lanes : 0;
-  constexpr long line = sizeof(T) * lanes < 64 ? 64 / sizeof(T) : lanes;  // rows at once: lines far apart do not stay
+  // Rows per step: a whole cache line, because distant lines are evicted soon.
+  constexpr long line = sizeof(T) * lanes < 64 ? 64 / sizeof(T) : lanes;
   for (long rows; whole && done + lanes <= high; done += rows) {
     rows = line > lanes ? min(line, (high - done) / lanes * lanes) : lanes;
     for (long j = 0; j < whole; j += lanes) {
@@ -262,7 +271,8 @@ static void pack(T* to, const T* from, long row, long column, long high, Range w
     for (long j = begin; j < end; ++j) to[i * pitch + j] = from[i * row + j * column];
   }
 }
-// A vector of as many rows of a matrix as make an element of type S: neighbours in a column are one word.
+// Loads a vector of elements of type S from sizeof(S) / sizeof(E) rows of a matrix. Each S packs the elements of one
+// column: with E = bf16, a 32-bit word holds two rows of it.
 template <class S, class E> INLINE vec<S> load_rows(const E* from, long row) {
   constexpr int parts = sizeof(S) / sizeof(E), bits = 32 / parts;
   if constexpr (parts == 1) {
@@ -275,31 +285,34 @@ template <class S, class E> INLINE vec<S> load_rows(const E* from, long row) {
     return words;
   }
 }
-// Several panels of a matrix whose rows are contiguous, one after the other: long pieces of its rows are read.
+// Packs `panels` adjacent panels at once from a matrix with contiguous rows, so that it reads long runs of each row.
 template <int panels, int columns, int rows, class S, class E> static void pack_panels(S* to, const E* from, long row, long high) {
   for (long i = 0; i < high; ++i, from += sizeof(S) / sizeof(E) * row)
 #pragma GCC unroll 8
     for (int j = 0; j < panels * columns; j += lanes) store(to + j / columns * columns * rows + i * columns + j % columns, load_rows<S>(from + j, row));
 }
-// c += a * b, or c = a * b if not `more`, for `rows` rows of c, or for those that are `used`, which stay in registers, and
-// for a panel of b, whose rows are `pitch` elements apart. The rows of a lie along k and are `apart` elements apart; or,
-// with a `step`, its columns are, and neighbours in one so many: all rows are used then.
+// Micro kernel of the matmul: c = a * b, plus c if `more`, for a block of c with `rows` rows that stays in registers. b
+// is one panel, whose rows are `pitch` elements apart. If not `all_used`, only the first `used` rows of c are stored.
+// If `step` is 0, rows of a are contiguous along k and `apart` elements apart. Otherwise a is transposed: consecutive k
+// are `apart` elements apart and consecutive rows `step` elements; all rows are used then.
 template <int rows, int vectors, int step, bool distant, bool all_used, class T, class S>
 __attribute__((noinline)) static void block_fma(long used, T* c, long c_row, const S* a, long apart, const S* panel, long pitch, long depth, bool more) {
-  constexpr int each = in_one_bytes<T> / sizeof(T), wide = vectors * lanes / each;  // elements of a register, and of these in a row
-  in_one<T> sum[rows][wide] = {};  // added to c when it is whole: what is small is added to what is small
+  // Elements per register; registers per row of the block.
+  constexpr int each = in_one_bytes<T> / sizeof(T), wide = vectors * lanes / each;
+  in_one<T> sum[rows][wide] = {};  // starts at zero and is added to c at the end: sums of similar size lose fewer bits
   if (distant && more)
 #pragma GCC unroll 14
     for (int i = 0; i < rows; ++i)
 #pragma GCC unroll 4
       for (int j = 0; j < wide; ++j) __builtin_prefetch(c + i * c_row + j * each);
-  asm("" : "+r"(apart));  // of rows a known distance apart g++ loads vectors, for one element of each
+  asm("" : "+r"(apart));  // hides the stride from g++, which would load whole vectors to use one element of each
   const S* row_of[rows];
 #pragma GCC unroll 14
   for (int i = 0; i < rows; ++i) row_of[i] = a + (step ? i * step : (all_used || i < used ? i : 0) * apart);
   for (long k = 0; k < depth; ++k) {
     in_one<S> row[wide];
-    if (step) __builtin_prefetch(a + k * apart + 2 * rows * step);  // of the next rows: processors see no more than some pages
+    // Of the next rows: the hardware prefetcher tracks only a few pages.
+    if (step) __builtin_prefetch(a + k * apart + 2 * rows * step);
 #pragma GCC unroll 4
     for (int j = 0; j < wide; ++j) row[j] = in_register(load_as<in_one<S>>(panel + k * pitch + j * each));
 #pragma GCC unroll 14
@@ -316,23 +329,26 @@ __attribute__((noinline)) static void block_fma(long used, T* c, long c_row, con
         store_as(p, sum[i][j]);
       }
 }
-// The same for as many of `left` rows as a block has; how many these are.
+// Computes one block of at most `rows` of the `left` remaining rows, by the instantiation with the fitting number of
+// rows. Returns the number of rows by which the caller advances.
 template <int rows, int vectors, int step, bool distant, class... More> INLINE long rows_fma(long left, More... more) {
   constexpr int fewer = lanes < 16 || rows > 12 || rows == 8 || rows == 7 ? rows - 1 : rows > 8 ? 8 : rows == 6 ? 4 : rows / 2;
-  if constexpr (step ? rows > 1 : lanes < 16 && rows > 4)  // of 4 rows sums enough are under way
+  if constexpr (step ? rows > 1 : lanes < 16 && rows > 4)  // 4 rows have enough independent sums to hide the latency
     if (left < rows) return rows_fma<fewer, vectors, step, distant>(left, more...);
   step || left >= rows ? block_fma<rows, vectors, step, distant, true>(left, more...) : block_fma<rows, vectors, step, distant, false>(left, more...);
   return lanes < 16 ? min<long>(left, rows) : rows;
 }
 template <int N, class T> constexpr int panel_vectors = N >= 2 * lanes && sizeof(T) <= 4 ? 2 : 1;
-constexpr long terms = 256;  // that are added up in one register: rounding errors grow with them
-// The same for all `high` rows of a and for `columns` of b, panel by panel: as it lies if `panel_of` says so, or else as
-// that packs it into the nearest cache.
+constexpr long terms = 256;  // products added up in one register before c is updated: more would round worse
+// The matmul of all `high` rows of a with the `columns` of b, one panel of b at a time. `panel_of` returns the panel:
+// a pointer into b if b can be read in place, else a copy that it packs into the L1 cache.
 template <int M, int N, int K, int step, bool fresh, int several, class T, class S, class Panel>
 INLINE void panels_fma(T* c, const S* a, long apart, long high, long depth, Range columns, Panel panel_of) {
   constexpr int vectors = panel_vectors<N, T>, width = vectors * lanes;
-  constexpr bool distant = M * N * sizeof(T) > 1 << 17;  // c is not in the nearest cache, where the next block of it is asked for
-  constexpr int full = lanes < 16 ? __is_same(S, T) ? 6 : 5 : step ? 14 : 8;  // of 16 or 32 registers; pointers to more rows than 8 have no room
+  // c does not fit into the L1 cache, so the next block of it is prefetched.
+  constexpr bool distant = M * N * sizeof(T) > 1 << 17;
+  // Rows that fit into 16 or 32 registers; at most 8 row pointers fit into scalar registers.
+  constexpr int full = lanes < 16 ? __is_same(S, T) ? 6 : 5 : step ? 14 : 8;
   constexpr int blocks = (M + full - 1) / full, most = step && M > full ? full : (M + blocks - 1) / blocks;
   const long parts = (high + most - 1) / most, rows = step && high > 0 ? (high + parts - 1) / parts : most;
   alignas(64) S panel[several * K];
@@ -341,7 +357,7 @@ INLINE void panels_fma(T* c, const S* a, long apart, long high, long depth, Rang
     const S* const from = panel_of(panel, j, high <= most, pitch);
     for (long k = 0; k < depth; k += terms)
       for (long i = 0, left = parts; i < high; --left) {
-        // The rows that lie behind a panel are those of the next one: they come meanwhile.
+        // If b is read in place, the rows after a panel belong to the next one: prefetches them.
         if (from != panel && parts >= 4 && k == 0)
           for (long n = depth * i / high; n < depth * min(i + most, high) / high; ++n)
             for (int l = 0; l < width; l += 64 / sizeof(S)) __builtin_prefetch(from + (depth + n) * pitch + l, 0, 2);
@@ -351,18 +367,20 @@ INLINE void panels_fma(T* c, const S* a, long apart, long high, long depth, Rang
       }
   }
 }
-// What products of bf16 and int8 take, which few texts have: panels in words, and registers of AMX, where there are any.
+// Declarations for matmuls of bf16 and int8, which are in a section of their own (vector.panel_fma.words): panels of
+// packed 32-bit words, and AMX tiles where the processor has them.
 template <int columns, class E> static void pack_words(unsigned* to, const E* from, long row, long column, long depth, Range wide);
 template <int K, int width, int several, class T, class Panel>
 static bool tiled_fma(T* c, long c_row, bool read, const unsigned* a, long a_row, long high, long words, Range columns, Panel panel_of);
-// c += a * b, or c = a * b where it is `fresh`: M x N row by row, M x K and K x N with strides; outside of `extents`, of
-// which there are none then, the operands are zero. Of bf16 and int8 `parts` neighbours along k are one word.
+// c += a * b, or c = a * b if `fresh`. c is M x N with contiguous rows; a (M x K) and b (K x N) have any strides.
+// Outside the ranges `e` the operands count as zero and are not read. For bf16 and int8, `parts` consecutive elements
+// along k are packed into one 32-bit word. `step` is the row stride of a transposed a, or 0 (see block_fma).
 template <int M, int N, int K, int step = 0, bool fresh = false, class T, class E>
 static void panel_fma(T* c, const E* a, long a_row, long a_column, const E* b, long b_row, long b_column,
                       const Extents e = {{0, M}, {0, N}, {0, K}}) {
   const long high = e.rows.end - e.rows.begin, depth = e.depth.end - e.depth.begin;
-  if (high <= 0 || depth <= 0) return;  // where a lies outside, b may, too
-  if constexpr (N < lanes) {  // as the first columns of a vector
+  if (high <= 0 || depth <= 0) return;  // before any pointer into a or b is computed, which may be out of bounds
+  if constexpr (N < lanes) {  // computes a full vector of columns and copies the first N
     alignas(64) T wide[M * lanes];
     const Range some = {e.columns.begin, min<long>(e.columns.end, N)};
     panel_fma<M, lanes, K, step, true>(wide, a, a_row, a_column, b, b_row, b_column, {e.rows, some, e.depth});
@@ -398,7 +416,8 @@ static void panel_fma(T* c, const E* a, long a_row, long a_column, const E* b, l
     typedef typename Int<sizeof(E)>::type Part;
     alignas(64) S left[M * pitch];
     const S* rows = (const S*)a;
-    // Rows on pages of their own are copied where many panels are read for them; whole pages apart, where several are.
+    // Copies rows of a that are on separate pages if many panels are multiplied with them. If the stride is a multiple
+    // of the page size (cache conflicts), a few panels are enough.
     const bool far = !finds_pages && (N >= 16 * width || N >= 4 * width && a_row * sizeof(E) % 4096 == 0);
     if (a_column != 1 || (parts == 1 ? far : (long)a % 4 || a_row % parts || depth % parts)) {
       pack<parts * most, parts * pitch>((Part*)left, (const Part*)a, a_row, a_column, high, {0, depth});
@@ -412,7 +431,8 @@ static void panel_fma(T* c, const E* a, long a_row, long a_column, const E* b, l
 
 //// vector.tiles
 #ifdef __AMX_BF16__
-// AMX: eight registers of up to 16 rows of 64 bytes. The system has to permit them (arch_prctl, ARCH_REQ_XCOMP_PERM).
+// AMX: eight tile registers of up to 16 rows of 64 bytes. The process must ask Linux for permission to use them
+// (arch_prctl, ARCH_REQ_XCOMP_PERM).
 extern "C" long syscall(long, ...);
 static const bool has_tiles = syscall(158, 0x1023, 18) == 0;
 struct Tiles { unsigned char palette = 1, start = 0, none[14] = {}; unsigned short bytes[16] = {}; unsigned char rows[16] = {}; };
@@ -430,7 +450,8 @@ template <int c, int a, int b> INLINE void tile_dot(int*) { asm volatile("tdpbss
 #endif
 
 //// vector.panel_fma.words needs vector.panel_fma; vector.tiles
-// Words of neighbours along k in a panel, the last ones with 0 where there are no more.
+// Packs a panel of 32-bit words, each with `parts` elements of one column that are consecutive along k. The last word
+// of a column is filled up with zeros.
 template <int columns, class E> static void pack_words(unsigned* to, const E* from, long row, long column, long depth, Range wide) {
   typedef typename Int<sizeof(E)>::type Part;
   constexpr int parts = 4 / sizeof(E), bits = 32 / parts;
@@ -450,7 +471,8 @@ template <int columns, class E> static void pack_words(unsigned* to, const E* fr
     }
 }
 #ifdef __AMX_BF16__
-// Registers 0 to 3 are sums, 4 and 5 rows of a, 6 and 7 columns of b, of which `step` pairs are multiplied at once.
+// Configures the tile registers: 0 to 3 are accumulators, 4 and 5 hold rows of a, 6 and 7 columns of b. One instruction
+// multiplies `step` words along k.
 static void tile_shape(Tiles& t, long first, long second, long step) {
   if (t.rows[4] == first && t.rows[5] == second && t.rows[6] == step) return;
   for (int i = 0; i < 8; ++i) {
@@ -459,14 +481,14 @@ static void tile_shape(Tiles& t, long first, long second, long step) {
   }
   tile_config(t);
 }
-// c += a * b, or c = a * b if not `read`, for up to 32 rows of c and for a panel of b, in words.
+// c = a * b, plus c if `read`, for up to 32 rows of c and one panel of b. a and b are packed in words.
 template <int width, class T>
 static void tiles_fma(Tiles& t, bool read, long rows, T* c, long c_row, const unsigned* a, long a_row, const unsigned* panel,
                       long words, long step = 16) {
   const long whole = words / step * step, left = words - whole, first = min(rows, 16l), second = rows - first;
   if (left) tiles_fma<width>(t, read, rows, c, c_row, a + whole, a_row, panel + whole * width, left, left), read = true;
   if (!whole) return;
-  const auto each = [=](auto use) {  // of the registers that there are
+  const auto each = [=](auto use) {  // calls `use` with the index of each accumulator register in use
     use(std::integral_constant<int, 0>()), width > 16 ? use(std::integral_constant<int, 1>()) : void();
     if (second) use(std::integral_constant<int, 2>()), width > 16 ? use(std::integral_constant<int, 3>()) : void();
   };
@@ -481,7 +503,8 @@ static void tiles_fma(Tiles& t, bool read, long rows, T* c, long c_row, const un
   }
   each([=](auto n) { tile_store<n>(sums_at(n), 4 * c_row); });
 }
-// The same for all `high` rows of a and for `columns` of b, panel by panel.
+// The matmul of all `high` rows of a with the `columns` of b by AMX, one panel at a time. Returns false if there is no
+// AMX.
 template <int K, int width, int several, class T, class Panel>
 static bool tiled_fma(T* c, long c_row, bool read, const unsigned* a, long a_row, long high, long words, Range columns, Panel panel_of) {
   if (!has_tiles) return false;
@@ -506,9 +529,10 @@ INLINE vec<float> log_add_exp(vec<float> a, vec<float> b) {
 }
 
 //// vector.scan
-// An inclusive scan along lanes, or down columns, `inner` of which lie side by side; a register at a time. Sums of the row
-// so far are apart from the value that the row starts with: a long chain of tiles rounds less often. With `short_row` the
-// registers are several rows of that length.
+// State of an inclusive scan (prefix sums) of `inner` interleaved columns: element i continues column i % inner. With
+// inner = 1 it is a scan along the lanes. The sum of the row so far (`sums`) is kept apart from the value that the row
+// starts with (`before`), so a long chain of tiles rounds less often. If `short_row` is not 0, a vector consists of
+// several rows of that length.
 template <class T, int inner, int short_row = 0> struct Scan {
   typedef in_one<T> part;
   typedef typename Int<sizeof(T)>::type word;
@@ -533,7 +557,7 @@ template <class T, int inner, int short_row = 0> struct Scan {
   template <class F> static inline __attribute__((always_inline)) part moved_lanes(part a, part b, F of_lane) {
     return moved_lanes(a, b, of_lane, std::make_integer_sequence<int, n>());
   }
-  // The scan of the vector that starts at element `i` of a row.
+  // Returns the scan of `v`, whose first element has index `i` in its row.
   template <class F> __attribute__((always_inline)) inline vec<T> next_vector(vec<T> v, int i, T neutral, F joined) {
     T x[lanes];
     store_as(x, v);

@@ -3,9 +3,11 @@ typedef void Grid(char* const* a, const long long* n, int blocks, int threads, c
 DECLARED
 static Grid* const grids[] = {GRIDS};
 
-// The launches of a call, in order, as numbers: the kernel; its blocks; how many cores may share them; how many buffers it
-// has, and where each lies: in which memory and how many bytes behind its begin, or -1 and its address; how many sizes it
-// has, and these. Where there is a clock, it is told when the first began, and when each ended.
+// Runs launches in order. They are encoded as numbers from `p` to `end`; each launch is
+//   kernel, blocks, maximum number of cores, number of buffers,
+//   two numbers per buffer: index into `memory` and offset in bytes, or -1 and the address,
+//   number of sizes, sizes.
+// If `clock` is not null, it receives the time before the first launch and after each launch.
 extern "C" double omp_get_wtime(void);
 extern "C" void run(const long long* p, const long long* end, char* const* memory, int threads, char* message,
                     double* clock) {

@@ -1,10 +1,11 @@
-// How fast the cores copy, read and multiply, each its share; what is read is summed up.
+// Loops that measure.py times: bandwidth of copies and reads, and throughput of FMA. `threads` cores share the work.
+// The results are summed up, so that the compiler keeps the loops.
 extern "C" void copy(float* to, const float* from, long n, int threads) {
 #pragma omp parallel for schedule(static) num_threads(threads)
   for (long i = 0; i < n; i += lanes) store(&to[i], load(&from[i]));
 }
 
-// A core reads from as many places in turn as there are `streams`: kernels read several tensors and rows at once.
+// Each core reads alternately from `streams` parts of the memory, as kernels that read several tensors or rows do.
 extern "C" float read(const float* from, long n, int threads, int streams) {
   float total = 0;
 #pragma omp parallel num_threads(threads) reduction(+ : total)

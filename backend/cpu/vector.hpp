@@ -1,18 +1,20 @@
-// Vectors of `lanes` elements: the same text for AVX-512, AVX, NEON and SSE. A vector of truth values is one of int, -1 where
-// they hold. Functions of vectors have the names of those of single elements.
+// Vector types of `lanes` elements: the same source for AVX-512, AVX, NEON and SSE. A mask (vector of bool) is a vector
+// of int with -1 for true. Functions on vectors have the names of the scalar functions, so a kernel's text is the same
+// for both.
 #include <utility>
 
 #define __device__ __attribute__((always_inline)) inline
 #define INLINE static inline __attribute__((always_inline))
 #define PER_LANE for (int l = 0; l < lanes; ++l)
-// Instructions that have no operator are written as g++ names them; clang finds its own.
+// Instructions without a C++ operator are g++ intrinsics. clang uses the generic code, which it vectorizes itself.
 #if defined(__AVX512F__) && !defined(__clang__)
 #define AVX512
 #elif defined(__AVX__) && !defined(__AVX512F__) && !defined(__clang__)
 #define AVX
 #endif
-constexpr int lanes = __BIGGEST_ALIGNMENT__ / 4;  // of an int or float: 16, 8 or 4
-// Whether a processor finds the pages of rows by itself; and prefetches: before Zen 5 AMD's wait for what is on its way.
+constexpr int lanes = __BIGGEST_ALIGNMENT__ / 4;  // ints or floats per register: 16, 8 or 4
+// `finds_pages`: true on AMD processors, which need no copy of operand rows that are on separate pages. `locality`: the
+// hint of software prefetches; 2 (not into L1) on AMD before Zen 5, whose prefetches wait for loads that are in flight.
 #if defined(__CLZERO__) && !defined(__AVXVNNI__)
 constexpr bool finds_pages = true; constexpr int locality = 2;
 #elif defined(__CLZERO__)
@@ -29,9 +31,10 @@ template <int bytes> struct Int;
 #define INT(T) template <> struct Int<sizeof(T)> { typedef T type; };
 INT(signed char) INT(short) INT(int) INT(long long)
 
-// Of narrow words and floats compilers convert one element after another, of narrow words and ints they do not.
+// Converts a vector of 8- or 16-bit integers to int. Conversions between narrow integers and floats go through int,
+// because compilers do them element by element otherwise.
 template <class V> INLINE mask widen(V x) { return __builtin_convertvector(x, mask); }
-// One instruction; from the parts that g++ makes of it it takes five.
+// The intrinsics are one instruction; g++ needs five for the generic conversion.
 #ifdef AVX512
 #define WIDEN(T, WORD, NAME) INLINE mask widen(vec<T> x) { return (mask)__builtin_ia32_##NAME##512_mask((vec<WORD>)x, mask{}, -1); }
 WIDEN(signed char, char, pmovsxbd) WIDEN(unsigned char, char, pmovzxbd) WIDEN(short, short, pmovsxwd) WIDEN(unsigned short, short, pmovzxwd)
@@ -49,8 +52,9 @@ template <class To, class V> INLINE vec<To> convert(V x) {
     return __builtin_convertvector(x, vec<To>);
 }
 
-// Elements of 8 bytes take two registers. g++ compares and selects such vectors element by element, halves of them at once;
-// by shuffles it would take them apart and put them together element by element, too.
+// A vector of 8-byte elements takes two registers. g++ compares and selects such a vector element by element, so the
+// functions below work on its two halves. They split and join by memcpy, because g++ also does such shuffles by
+// element.
 template <class T> struct Half { typedef T type __attribute__((vector_size(lanes / 2 * sizeof(T)))); };
 template <class T> using half = typename Half<T>::type;
 #if !defined(__clang__) && defined(__has_builtin)
@@ -69,8 +73,9 @@ template <class V> INLINE auto join(V a, V b) {
 }
 #endif
 #endif
-template <class V> constexpr bool two_registers = sizeof(V) > 4 * lanes;  // not so a part of a scan
-// A function of vectors that gives such vectors; and a comparison, which is as wide as what is compared, as a mask.
+template <class V> constexpr bool two_registers = sizeof(V) > 4 * lanes;  // false for the one-register vectors of scans
+// in_halves applies a binary function to the halves of two-register vectors, or to whole vectors otherwise. compare
+// does so for a comparison and returns a mask: its result has elements as wide as its operands.
 template <class F, class V> INLINE V in_halves(F f, V a, V b) {
 #ifdef HALVES
   if constexpr (two_registers<V>) return join(f(low(a), low(b)), f(high(a), high(b)));
@@ -96,22 +101,24 @@ template <class V> INLINE V choose(mask m, V a, V b) {
 }
 template <class T> INLINE vec<T> all(T x) { return x - vec<T>{}; }
 INLINE mask all(bool x) { return all(x ? -1 : 0); }
-// A constant for each lane, as a function of its number.
+// A vector constant whose lane l is f(l).
 template <class T, class F, int... l> INLINE vec<T> constants(F f, std::integer_sequence<int, l...>) { return vec<T>{(T)f(l)...}; }
 template <class T, class F> INLINE vec<T> constants(F f) { return constants<T>(f, std::make_integer_sequence<int, lanes>()); }
 template <class T> INLINE vec<T> numbers() { return constants<T>([](int l) { return l; }); }
 
-// A vector of V anywhere. Not by memcpy: g++ 12 takes constants for the same that differ in their upper lanes.
+// Unaligned loads and stores of a vector of type V. They do not use memcpy, because g++ 12 then merges constants that
+// differ only in their upper lanes.
 template <class V, class T> struct Anywhere { typedef T type __attribute__((vector_size(sizeof(V)), aligned(alignof(T)), may_alias)); };
 template <class V, class T> INLINE V load_as(const T* p) { return *(const typename Anywhere<V, T>::type*)p; }
 template <class V, class T> INLINE void store_as(T* p, V v) { *(typename Anywhere<V, T>::type*)p = v; }
 template <class T> INLINE vec<T> load(const T* p) { return load_as<vec<T>>(p); }
-// Of wide elements as many as are in one register: g++ keeps what takes two of them in memory.
+// Vector that fits into one register: fewer elements if they are wider than 4 bytes. g++ keeps two-register vectors in
+// memory.
 template <class T> constexpr int in_one_bytes = lanes * (sizeof(T) < 4 ? sizeof(T) : 4);
 template <class T> struct InOne { typedef T type __attribute__((vector_size(in_one_bytes<T>))); };
 template <class T> using in_one = typename InOne<T>::type;
 template <class T> INLINE void store(T* p, vec<T> v) { store_as(p, v); }
-// A vector that several operations take: g++ would have each of them load it again.
+// Keeps a loaded vector in a register for several uses: g++ would load it again for each.
 template <class V> INLINE V in_register(V v) {
 #ifdef AVX
   if constexpr (sizeof v == 32) asm("" : "+x"(v));
@@ -121,7 +128,7 @@ template <class V> INLINE V in_register(V v) {
 INLINE mask load(const bool* p) { return as_mask(load((const signed char*)p) != 0); }
 INLINE void store(bool* p, mask m) { store((signed char*)p, convert<signed char>(m & 1)); }
 
-// What has no vector instruction: lane by lane.
+// Element-wise fallbacks for operations without a vector instruction.
 template <class T> INLINE void set(vec<T>& v, int l, T x) { v[l] = x; }
 INLINE void set(mask& v, int l, bool x) { v[l] = x ? -1 : 0; }
 template <class T, class F> INLINE vec<T> each(F f) {
@@ -130,7 +137,8 @@ template <class T, class F> INLINE vec<T> each(F f) {
   return v;
 }
 
-// The elements from one lane on up to another one, or the first `n`, where these are less than a vector.
+// Partial loads and stores. load_between loads lanes begin to end - 1 and sets the others to `fill`; store_first stores
+// the first `n` lanes; load_first loads them.
 template <class T> INLINE vec<T> load_between(const T* p, long long begin, long long end, T fill) {
   if (begin <= 0 && end >= lanes) return load(p);
   auto v = all(fill);
@@ -157,7 +165,7 @@ template <class T, class F> INLINE void combine_first(T* p, long long n, vec<T> 
   if (n > 0) store_first(p, n, f(load_first(p, n, T(0)), v));
 }
 
-// Storage types, on which nothing is computed.
+// Vectors of storage types (bf16, f16): loaded, stored and converted, but without arithmetic.
 template <class T, class Bits> struct Stored { vec<Bits> bits; };
 #define STORED(T, Bits) \
   typedef Stored<T, Bits> T##_vec; \
@@ -169,7 +177,7 @@ template <class T, class Bits> struct Stored { vec<Bits> bits; };
   INLINE T lane(T##_vec v, int l) { return T{v.bits[l]}; } \
   INLINE void set(T##_vec& v, int l, T x) { v.bits[l] = x.bits; }
 
-// Of each lane the one of `a`, or behind these of `b`, that it names.
+// Permutation of two vectors: lane l of the result is lane at[l] of the concatenation of `a` and `b`.
 template <class V, class I> INLINE V shuffled(V a, V b, I at) {
 #ifdef __clang__
   V v{};
@@ -180,7 +188,8 @@ template <class V, class I> INLINE V shuffled(V a, V b, I at) {
 #endif
 }
 
-// The elements that lie a sum of `steps` from the first, one for each bit of a lane's number that is set.
+// Loads lane l from p + stepped(l), where stepped(l) is the sum of the steps[i] for which bit i of l is set. The
+// elements are within two vectors of memory, which are loaded and permuted.
 template <int... steps> constexpr int stepped(int l) { int at = 0, bit = 1; return ((at += l & bit ? steps : 0, bit *= 2), ..., at); }
 template <int... steps, class T> INLINE vec<T> load_near(const T* p) {
   constexpr int all = lanes - 1, begin = stepped<(steps < 0 ? steps : 0)...>(all), last = stepped<(steps > 0 ? steps : 0)...>(all);
@@ -191,7 +200,7 @@ template <int... steps, class T> INLINE vec<T> load_near(const T* p) {
   }));
 }
 
-// All lanes of `n` vectors combined.
+// Reduces all lanes of `n` vectors to one scalar by the binary function f.
 template <int n, class V, class F> INLINE auto reduced_lanes(const V (&x)[n], F f) {
   typedef std::remove_cv_t<std::remove_reference_t<decltype(x[0][0])>> T;
   auto v = x[0];
@@ -202,7 +211,7 @@ template <int n, class V, class F> INLINE auto reduced_lanes(const V (&x)[n], F 
   return (T)v[0];
 }
 
-// A square of as many rows as there are lanes, with rows as columns: bit by bit of a row's number and a lane's.
+// Transposes a lanes x lanes matrix. Each step exchanges one bit of the row index with the same bit of the lane index.
 template <class T> INLINE void transpose(T* to, long to_pitch, const T* from, long from_pitch) {
   typedef typename Int<sizeof(T)>::type word;
   vec<word> v[lanes];
@@ -223,12 +232,14 @@ template <class T> INLINE void transpose(T* to, long to_pitch, const T* from, lo
   for (int r = 0; r < lanes; ++r) store((word*)(to + r * to_pitch), v[r]);
 }
 
-// The body of a function of a vector: one without branches of each element.
+// Body of a function on a vector x that applies the scalar function F, which has no branches, to each element.
 #define PER_ELEMENT(F) { std::remove_reference_t<decltype(x[0])> r[lanes]; store(r, x); PER_LANE r[l] = F(r[l]); return load(r); }
+// The magnitude of `size` with the sign of `x` (copysign).
 INLINE vec<float> with_sign(vec<float> size, vec<float> x) {
   return (vec<float>)(((mask)size & 0x7fffffff) | ((mask)x & (mask)all(-0.0f)));
 }
-// The second one where one is NaN: as the instructions do, which g++ does not find by itself.
+// Maximum and minimum that return b if an operand is NaN. The x86 instructions do the same, but g++ does not select
+// them.
 template <class V> INLINE V larger(V a, V b) { return in_halves([](auto a, auto b) { return a > b ? a : b; }, a, b); }
 template <class V> INLINE V smaller(V a, V b) { return in_halves([](auto a, auto b) { return a < b ? a : b; }, a, b); }
 #ifdef AVX512
@@ -240,10 +251,11 @@ INLINE vec<float> smaller(vec<float> a, vec<float> b) { return __builtin_ia32_mi
 #endif
 template <class V> INLINE V magnitude(V v) { return in_halves([](auto v, auto minus) { return v < 0 ? minus : v; }, v, -v); }
 #ifdef AVX512
-// g++ takes the magnitude of a zero-extended byte, as a byte again, for that of the signed byte. `asm` hides the extension.
+// Works around a bug of g++: the magnitude of a zero-extended byte, truncated to a byte, becomes that of the signed
+// byte. The empty asm hides the extension.
 INLINE mask magnitude(mask v) { asm("" : "+v"(v)); return v < 0 ? -v : v; }
 #endif
-// As for single elements, NaN wins.
+// Maximum and minimum that return NaN if an operand is NaN, as the scalar functions do.
 template <class V> INLINE V max_nan(V a, V b) {
   if constexpr (sizeof(a[0]) > 4) return in_halves([](auto a, auto b) { return a != a || a > b ? a : b; }, a, b);
   return a != a ? a : larger(a, b);
@@ -252,7 +264,7 @@ template <class V> INLINE V min_nan(V a, V b) {
   if constexpr (sizeof(a[0]) > 4) return in_halves([](auto a, auto b) { return a != a || a < b ? a : b; }, a, b);
   return a != a ? a : smaller(a, b);
 }
-// Integers of 64 bits as the nearest of 32 bits: what is beyond these stays outside of any buffer.
+// Saturates 64-bit offsets to 32 bits. An offset out of range stays outside of every buffer.
 INLINE mask narrow(mask x) { return x; }
 INLINE mask narrow(vec<long long> x) {
 #if defined(AVX512) && defined(HALVES)
@@ -266,8 +278,9 @@ INLINE bool no_lane(mask m) { return !__builtin_ia32_cvtd2mask512(m); }
 #elif defined(AVX)
 INLINE bool no_lane(mask m) { return !__builtin_ia32_movmskps256((vec<float>)m); }
 #endif
-// Elements at an offset for each lane, before `end`. Lanes that are not `inside` are `fill`, and read nothing. Offsets within
-// one vector of memory, or two, as at the borders of images and where every other element is read, are loads and a permutation.
+// Loads lane l from p + at[l]. Lanes outside the mask `inside` become `fill` and read nothing; nothing at or after
+// `end` is read. If all offsets are within one or two consecutive vectors of memory (borders of images, every other
+// element), it loads these vectors and permutes them.
 template <class T> INLINE vec<T> gather(const T* p, const T* end, mask at, mask inside, T fill) {
 #if defined(AVX512) || defined(AVX) && defined(__AVX2__)
   if constexpr (sizeof(T) == 4) {
@@ -298,12 +311,12 @@ template <class T> INLINE vec<T> gather(const T* p, const T* end, mask at, mask 
   return v;
 }
 
-// Every `step`-th element from `p` on, before `end`. Lanes that are not `inside` are `fill`, and read nothing.
+// Loads lane l from p[l * step]; `end`, `inside` and `fill` are as in gather.
 template <int step, class T> INLINE vec<T> load_every(const T* p, const T* end, mask inside, T fill) {
 #if defined(AVX512) && defined(__BMI2__)
   if constexpr (step == 2 && sizeof(T) == 4) {
-    // Two masked loads, and the even elements of both. A masked load starts no prefetch of the processor: the one below reads
-    // a page ahead.
+    // Selects the even elements of two masked loads. Masked loads do not trigger the hardware prefetcher, so a software
+    // prefetch reads one page ahead.
     const unsigned read = __builtin_ia32_pdep_si((unsigned short)__builtin_ia32_cvtd2mask512(inside), 0x55555555);
     const vec<float> fills = (vec<float>)all(fill);
     const vec<float> low = __builtin_ia32_loadups512_mask((const float*)p, fills, read);
@@ -316,14 +329,15 @@ template <int step, class T> INLINE vec<T> load_every(const T* p, const T* end, 
 }
 
 
-// A kernel with atomics runs on one core: plain accesses take a tenth of the time of locked ones.
+// Atomics are plain accesses, which take a tenth of the time of locked ones: a kernel with atomics runs on one core.
 #define ATOMIC(NAME, EXPRESSION) template <class T> INLINE T NAME(T* p, T v) { const T old = *p; *p = EXPRESSION; return old; }
 ATOMIC(atomicAdd, old + v) ATOMIC(atomicMax, old < v ? v : old) ATOMIC(atomicMin, v < old ? v : old)
 ATOMIC(atomicAnd, old & v) ATOMIC(atomicOr, old | v) ATOMIC(atomicXor, old ^ v)
 template <class T> INLINE T atomicCAS(T* p, T expected, T v) { const T old = *p; if (old == expected) *p = v; return old; }
 
-// Cores take the blocks in shares, of which one that is busy with something else gets fewer. Most are large: memory is read
-// fastest on and on. The last eighth is in small ones, so that all cores are ready at about the same time.
+// Runs a kernel's blocks on `threads` cores. Cores take chunks of consecutive blocks dynamically, so a core that is
+// busy with another process gets fewer. Seven eighths of the blocks are in large chunks, because long runs of memory
+// are read fastest. The rest is in small chunks, so that all cores finish at about the same time.
 template <class Blocks> static inline void all_blocks(int blocks, int threads, Blocks run) {
   if (threads > 1) {
     const long first = blocks * 7l / 8, large = min(first, 2l * threads), small = min(blocks - first, 8l * threads);
@@ -335,7 +349,8 @@ template <class Blocks> static inline void all_blocks(int blocks, int threads, B
   }
 }
 
-// What a call found that it does not take, in 200 characters of its own; whoever works for the call knows the place.
+// Message of the first failed run-time check of a call, at most 200 characters. The buffer belongs to the call; each
+// thread that works for the call holds a pointer to it.
 static thread_local char* failure;
 extern "C" int snprintf(char*, unsigned long, const char*, ...);
 static void emu_assert(const char* what, long long x) {

@@ -1,9 +1,10 @@
-// What runs beside the threads of a block: boxes on their way, products of warpgroups, and who knows of their end.
+// Race detection for operations that run asynchronously to the threads of a block: TMA copies and wgmma.
 //
-// Every such operation belongs to an *agent* with a clock of its own: the loads that signal one mbarrier, the products
-// of one warpgroup, the stores of one thread. Threads learn of agents where they wait, and pass on what they know where
-// they synchronise. Stores of threads reach the agents only through a fence of the storing thread, so what was fenced
-// is known and passed on separately.
+// Each operation belongs to an *agent*, a unit that executes its operations in order and has a clock of its own: the
+// TMA loads that signal one mbarrier, the wgmmas of one warpgroup, or the TMA stores of one thread. A thread learns
+// that an operation is complete when it waits for it, and threads exchange this knowledge when they synchronise. An
+// agent sees the stores of a thread only after a fence of that thread (the async proxy fence), so fenced stores are
+// tracked separately.
 #pragma once
 #include <map>
 #include <string>
@@ -14,7 +15,8 @@
 
 namespace emu {
 
-// Up to which clock the work of every agent, and the stores of every thread that it has fenced, are known.
+// What one thread knows. `agents[i]`: operations of agent i up to this clock are complete. `fenced[t]`: stores of
+// thread t up to this clock are visible to agents.
 struct Knowledge {
   std::vector<u32> agents, fenced;
 
@@ -33,7 +35,7 @@ struct Knowledge {
   static u32 get(const std::vector<u32>& clocks, u32 i) { return i < clocks.size() ? clocks[i] : 0; }
 };
 
-// The work of one agent, numbered from 1 in the order of its start.
+// The operations of one agent, numbered from 1 in the order in which they start.
 struct Agent {
   u32 started = 0, ended = 0;
   std::vector<bool> done{true};
@@ -42,19 +44,20 @@ struct Agent {
     done.push_back(false);
     return ++started;
   }
-  // `ended` is the last number up to which everything is done.
+  // Marks an operation as complete. `ended`: all operations up to this number are complete.
   void finish(u32 number) {
     done[number] = true;
     while (ended < started && done[ended + 1]) ++ended;
   }
 };
 
+// Access by operation number `clock` of an agent, which the instruction at `pc` started.
 struct Use {
   u32 agent, clock;
   u64 pc;
 };
 
-// Sixteen bytes of shared memory, as agents use it.
+// State of 16 bytes of shared memory, the unit in which agents access it: the last write, and the reads since.
 struct Granule {
   u32 serial = 0;
   bool written = false;
@@ -62,6 +65,7 @@ struct Granule {
   std::vector<Use> reads;
 };
 
+// All agents of the running block, what its threads know of them, and their accesses to shared memory.
 class Agents {
  public:
   static constexpr std::size_t granule = 16;
@@ -97,7 +101,8 @@ class Agents {
     return g;
   }
   bool knows(u32 thread, const Use& use) const { return Knowledge::get(threads[thread].agents, use.agent) >= use.clock; }
-  // An agent's work that a thread, or what it starts now, meets without knowing that it has ended; null if there is none.
+  // Returns an earlier access of an agent that conflicts with an access by `thread` (or by an operation that it starts
+  // now) and that the thread does not know to be complete. Returns null if there is none.
   const Use* unknown(Granule& g, u32 thread, bool write) const {
     if (g.written && !knows(thread, g.write)) return &g.write;
     if (!write) return nullptr;
@@ -126,12 +131,14 @@ class Agents {
   u32 serial_ = 0;
 };
 
-// A barrier in shared memory: `arrivals` a phase, and bytes that are still to come.
+// An mbarrier in shared memory. A phase completes after `arrivals` arrivals (`missing` are outstanding) and after all
+// announced bytes have arrived (`bytes` are outstanding). `maker`: the thread that initialised it.
 struct Mbarrier {
   u32 arrivals = 0, missing = 0, phase = 0, maker = 0;
   long long bytes = 0;
   bool fenced = false;
-  // What those who arrived in this phase know, and what those knew who completed the last.
+  // Knowledge of the threads that have arrived in the present phase, and of those that arrived in the last complete
+  // phase.
   Knowledge gathered, complete;
   std::vector<u32> clocks, complete_clocks;
   u32 epoch = 0, complete_epoch = 0;
@@ -139,8 +146,10 @@ struct Mbarrier {
   bool passed(u32 parity) const { return (phase & 1) != parity; }
 };
 
-// What the host says about a tensor map; it comes in the kernel's parameter.
-struct BoxMap {  // as long as a CUtensorMap
+// Tensor map of the emulator: describes a tensor in global memory and the box that a TMA copy moves. The kernel gets it
+// in place of a CUtensorMap, and it has the same size. `item`: bytes of an element; dimensions are ordered slowest
+// first.
+struct BoxMap {
   u64 base, rank, swizzle, item;
   u64 extents[5], box[5], unused[2];
 
@@ -152,19 +161,22 @@ struct BoxMap {  // as long as a CUtensorMap
   u64 pitch() const { return box[rank - 1] * item; }
 };
 
-// The place of a byte of a box or an operand that starts at `start`: pieces of 16 bytes change places by exclusive or.
+// Applies the hardware's swizzle of 32, 64 or 128 bytes to an address in shared memory: XORs the index of a 16-byte
+// chunk with bits of the row index.
 inline u32 swizzled(u32 address, u32 swizzle) {
   const u32 mask = swizzle == 128 ? 7 : swizzle == 64 ? 3 : swizzle == 32 ? 1 : 0;
   return address ^ ((address >> 7 & mask) << 4);
 }
 
-// A row of a box: where it lies in global memory (null outside of the buffer), and how many bytes of it are inside.
+// One row of a box in global memory. `inside` bytes of it are within the tensor, from byte `first` of the row on; they
+// start at `address`. `exists` is false if none are.
 struct BoxRow {
   u64 address;
   u32 first, inside;
   bool exists;
 };
 
+// Returns the rows of the box whose first element has the coordinates `at`.
 inline std::vector<BoxRow> rows_of(const BoxMap& map, const std::vector<int>& at) {
   const u64 rank = map.rank;
   u64 count = 1;

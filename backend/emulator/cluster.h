@@ -1,5 +1,5 @@
-// Blocks of one cluster: they run together, each with shared memory of its own, which others may touch while the block
-// runs. Part of runtime.cpp, whose functions it calls.
+// Thread block clusters: the blocks of a cluster run together. Each has its own shared memory, which the other blocks
+// may access while the block runs. Part of runtime.cpp, whose functions it calls.
 #pragma once
 
 unsigned block_threads() { return launch.extent.x * launch.extent.y * launch.extent.z; }
@@ -8,20 +8,21 @@ unsigned my_rank() { return launch.cluster == 1 ? 0 : rank_of(scheduler.current)
 u32 base_of(unsigned rank) { return rank * EMU_MOST_SHARED; }
 
 std::vector<u32> threads_of(unsigned rank) {
-  std::vector<u32> found(block_threads());
-  for (u32 i = 0; i < found.size(); ++i) found[i] = rank * block_threads() + i;
-  return found;
+  std::vector<u32> threads(block_threads());
+  for (u32 i = 0; i < threads.size(); ++i) threads[i] = rank * block_threads() + i;
+  return threads;
 }
 
-// What others do to a block's shared memory has to be known, by the end of the block, to a thread of it.
+// Access of a thread to the shared memory of another block. A thread of the accessed block must have synchronised with
+// it before that block ends.
 struct Foreign {
   u32 epoch, clock;
   u64 pc;
 };
 struct ClusterBlock {
   unsigned done = 0;
-  std::map<u32, Foreign> uses;                         // the last one of each thread of another block
-  std::vector<std::pair<u32, std::pair<u32, u64>>> boxes;  // agent, clock, place in the text
+  std::map<u32, Foreign> uses;                             // thread of another block -> its last access
+  std::vector<std::pair<u32, std::pair<u32, u64>>> boxes;  // TMA copies to this block: agent, clock, program counter
 };
 std::vector<ClusterBlock> cluster_blocks;
 
@@ -51,22 +52,23 @@ void end_cluster_block(unsigned rank) {
   }
 }
 
-// Opens when every thread of the cluster that has not ended waits in it; those that have do not pass on what they know.
+// Opens the cluster barrier if every thread that has not ended waits at it. Returns true if it opens. Threads that
+// have ended do not pass on their knowledge.
 bool open_cluster_barrier() {
-  std::vector<u32> there;
+  std::vector<u32> waiting;
   for (unsigned t = 0; t < scheduler.count(); ++t) {
     const Fiber& f = scheduler.fibers[t];
-    if (f.state == State::cluster) there.push_back(t);
+    if (f.state == State::cluster) waiting.push_back(t);
     else if (f.state != State::done) return false;
   }
-  if (there.empty()) return false;
-  for (u32 t : there) {
+  if (waiting.empty()) return false;
+  for (u32 t : waiting) {
     scheduler.fibers[t].state = State::ready;
     if (cluster_blocks[rank_of(t)].done)
       report("divergent barrier", "not every thread of the block reaches it: " + scheduler.who_waits(), 0);
   }
-  agents.join(there);
-  if (there.size() == scheduler.count()) ++detector.epoch;
-  else detector.clocks.join(there, detector.epoch);
+  agents.join(waiting);
+  if (waiting.size() == scheduler.count()) ++detector.epoch;
+  else detector.clocks.join(waiting, detector.epoch);
   return true;
 }

@@ -1,7 +1,8 @@
-// Asynchronous copies into shared memory, thread by thread and group by group.
+// cp.async: asynchronous copies into shared memory, which each thread commits and waits for in groups.
 //
-// A copy brings its bytes at any time between its start and the wait of its thread: at once, or as late as it can, by
-// the seed of the schedule. Until the wait nobody may touch where it goes; the wait counts as the thread's own write.
+// A copy may write its bytes at any time between its start and the wait of its thread. The seed of the schedule decides
+// whether it writes at once or at the wait. Before the wait no thread may access the target; the wait counts as a
+// write by the waiting thread.
 #pragma once
 #include <cstring>
 #include <utility>
@@ -13,24 +14,24 @@ namespace emu {
 
 class Copies {
  public:
-  // Forgets all copies of the block before; what they never brought stays away.
+  // Discards the copies of the previous block. Copies that nobody waited for never write their bytes.
   void start_block(u32 threads, u64 seed, Cells& cells) {
     cells_ = &cells;
     for (Thread& thread : threads_) {
       thread.groups.push_back(std::move(thread.open));
       for (const Group& group : thread.groups)
-        for (const Copy& copy : group) set_flying(copy, false);
+        for (const Copy& copy : group) set_in_flight(copy, false);
     }
     threads_.assign(threads, Thread());
     seed_ = seed;
   }
-  // `source` is null for zeros; `cell` is the first of the cells of `target`.
+  // Starts a copy. `source` is null for zeros. `cell` is the index of the detector cell of the first target byte.
   void start(u32 thread, void* target, std::size_t cell, const void* source, unsigned size, u64 pc) {
     Copy copy{static_cast<unsigned char*>(target), cell, {}, size, pc};
     if (source) std::memcpy(copy.bytes, source, size);
     std::memset(target, 0xff, size);
     if (arrives_early()) std::memcpy(target, copy.bytes, size);
-    set_flying(copy, true);
+    set_in_flight(copy, true);
     threads_[thread].open.push_back(copy);
   }
   void commit(u32 thread) {
@@ -64,16 +65,16 @@ class Copies {
   u64 seed_ = 0;
 
   Cell& cell(const Copy& copy, unsigned i) { return (*cells_)[copy.cell + i]; }
-  void set_flying(const Copy& copy, bool flying) {
-    for (unsigned i = 0; i < copy.size; ++i) cell(copy, i).flying = flying;
+  void set_in_flight(const Copy& copy, bool in_flight) {
+    for (unsigned i = 0; i < copy.size; ++i) cell(copy, i).in_flight = in_flight;
   }
   void arrive(const Copy& copy, u32 thread, Detector& detector) {
     std::memcpy(copy.target, copy.bytes, copy.size);
-    set_flying(copy, false);
+    set_in_flight(copy, false);
     const Stamp me = detector.now(thread, copy.pc, false);
     for (unsigned i = 0; i < copy.size; ++i) detector.write(cell(copy, i), me, true);
   }
-  // Seed 0: all as late as they can; 1: all at once; else each as it happens.
+  // Returns true if the next copy writes its bytes at once. Seed 0: never; 1: always; otherwise random.
   bool arrives_early() {
     if (seed_ < 2) return seed_ == 1;
     seed_ = (seed_ * 6364136223846793005ull + 1442695040888963407ull) | 2;

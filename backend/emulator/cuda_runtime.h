@@ -1,5 +1,6 @@
-// The part of the CUDA runtime's interface that a standalone program uses, on the emulator: such a program then builds
-// with the host compiler alone, and what its kernels do wrong makes a launch fail.
+// Replacement of the CUDA runtime for standalone programs: implements the functions that they use on the emulator. A
+// program then builds with the host compiler alone, and a launch fails if its kernel has an error that the emulator
+// detects.
 #pragma once
 #include <cstring>
 
@@ -23,15 +24,15 @@ int emu_host_launch(void (*call)(void**), const unsigned* grid, const unsigned* 
                     void** arguments, unsigned cluster, unsigned registers);
 }
 
-// What the head of a kernel says, by kernel: how many blocks are a cluster, registers of a thread at the launch (0: left
-// to the compiler). The program's host text makes one of these for each kernel.
+// Launch attributes in the declaration of a kernel: blocks per cluster, and registers per thread at launch (0: chosen
+// by the compiler). The program has one object per kernel; the objects form a list, whose head is `last`.
 struct EmuBounds {
   const void* kernel;
   unsigned cluster, registers;
   const EmuBounds* before;
   static const EmuBounds*& last() {
-    static const EmuBounds* found = nullptr;
-    return found;
+    static const EmuBounds* head = nullptr;
+    return head;
   }
   EmuBounds(const void* kernel, unsigned cluster, unsigned registers)
       : kernel(kernel), cluster(cluster), registers(registers), before(last()) {
@@ -61,7 +62,7 @@ inline cudaError_t cudaMemcpy(void* to, const void* from, unsigned long size, cu
   return cudaSuccess;
 }
 
-// The driver's function that encodes tensor maps: here it gives what the emulator takes for one.
+// Replacement of cuTensorMapEncodeTiled: writes a tensor map of the emulator (BoxMap in asynchronous.h).
 #define CUDART_VERSION 13000
 enum cudaDriverEntryPointQueryResult { cudaDriverEntryPointSuccess = 0 };
 enum { cudaEnableDefault = 0 };

@@ -1,5 +1,6 @@
-// CUDA's words for the host compiler: qualifiers, ids, vector types, synchronisation, and the bodies of device helpers
-// that are inline assembly in the printed text. Nothing else of the text changes.
+// Defines CUDA's language extensions for the host compiler: qualifiers, thread and block indices, vector types and
+// synchronisation. Printed kernels compile with it unchanged, except for helpers in inline assembly, which get a host
+// body.
 #pragma once
 #include "emulator.h"
 #include "device_math.h"
@@ -33,7 +34,8 @@ template <int... I>
 struct EmuCount<0, I...> {
   using type = EmuNumbers<I...>;
 };
-// The arguments lie in the runtime's memory, which the kernel itself may not touch.
+// Copies the arguments from the runtime's memory, without instrumentation: the kernel itself may not access that
+// memory.
 template <class... A, int... I>
 __attribute__((no_sanitize("thread"), noinline)) inline void emu_apply(void (*kernel)(A...), void** arguments, EmuNumbers<I...>) {
   kernel(*static_cast<A*>(arguments[I])...);
@@ -46,7 +48,7 @@ inline void emu_call(void (*kernel)(A...), void** arguments) {
   emu_apply(kernel, arguments, typename EmuCount<sizeof...(A)>::type());
 }
 
-// ---- arrays of a thread: aligned as they ask for, and no better ----
+// ---- local arrays: aligned exactly as declared, so that accesses that need more are detected ----
 
 template <class T, int N, int A>
 struct EmuArray {
@@ -56,12 +58,13 @@ struct EmuArray {
 
 // ---- vector types: aligned to their size, which -fsanitize=alignment checks ----
 
-// The address goes through an empty asm, or the compiler would take the declared alignment for granted.
+// Checks the alignment of a vector access. The empty asm hides the declared alignment from the compiler, which would
+// remove the check.
 inline void emu_wide(const void* p, unsigned size) {
   asm volatile("" : "+r"(p));
   if (reinterpret_cast<unsigned long>(p) & (size - 1)) emu_vector_access(p, size);
 }
-// Tensor cores compute in f64 as in IEEE 754.
+// Products of f64 on tensor cores: every operation rounds as in IEEE 754.
 inline double emu_add_products(double sum, const double* a, const double* b, int terms) {
   for (int i = 0; i < terms; ++i) sum += a[i] * b[i];
   return sum;
@@ -170,7 +173,7 @@ inline T emu_shfl_up(int line, unsigned mask, T value, int delta, int width = 32
 #define __any_sync(mask, predicate) (emu_ballot(__LINE__, "__any_sync", mask, predicate) != 0)
 #define __all_sync(mask, predicate) (emu_ballot(__LINE__, "__all_sync", mask, !(predicate)) == 0)
 
-// The memory access is written by hand: the compiler's own instrumentation would take it for an ordinary one.
+// Atomics report their access themselves: the compiler's instrumentation would report an ordinary access.
 #define EMU_ATOMIC(name, expression)                                                      \
   template <class T>                                                                      \
   __attribute__((no_sanitize("thread"), noinline)) inline T name(T* address, T value) {   \

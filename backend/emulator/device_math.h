@@ -1,4 +1,4 @@
-// The mathematical functions of CUDA on the host, in the same precision, and the conversions by bit pattern.
+// CUDA's math functions, conversions and bit operations for the host compiler, in the same precision.
 #pragma once
 
 #define EMU_UNARY(NAME)                     \
@@ -72,7 +72,7 @@ inline unsigned __float_as_uint(float x) { return emu_bit_cast<unsigned>(x); }
 inline double __longlong_as_double(long long x) { return emu_bit_cast<double>(x); }
 inline long long __double_as_longlong(double x) { return emu_bit_cast<long long>(x); }
 
-// The fast forms, as names: the host's own headers declare some of them too.
+// CUDA's fast functions. They are macros, because the host's headers declare some of these names.
 #define __expf expf
 #define __exp2f exp2f
 #define __logf logf
@@ -96,7 +96,8 @@ inline double __dadd_rn(double x, double y) { return x + y; }
 inline double __dmul_rn(double x, double y) { return x * y; }
 inline double __fma_rn(double x, double y, double z) { return fma(x, y, z); }
 
-// The conversions that saturate and send NaN to 0, as the device does where C++ leaves them undefined.
+// Float to integer conversions as on a GPU, where C++ leaves the result undefined: they saturate. NaN becomes 0, or the
+// smallest number for 64 bits.
 template <class Int, class Float>
 inline Int emu_to_int(Float x) {
   const Int low = Int(1) << (sizeof(Int) * 8 - 1), high = ~low;
@@ -131,7 +132,7 @@ template <class T>
 inline T max(T a, T b) {
   return a < b ? b : a;
 }
-// As in CUDA, one of the two may be unsigned: then both are taken so.
+// Mixed signedness, as in CUDA: both operands count as unsigned.
 inline unsigned min(unsigned a, int b) { return min<unsigned>(a, b); }
 inline unsigned min(int a, unsigned b) { return min<unsigned>(a, b); }
 inline unsigned max(unsigned a, int b) { return max<unsigned>(a, b); }

@@ -1,20 +1,20 @@
-// What the emulator's runtime and the emulated device code share: the entry points, and nothing of the C++ library.
+// Interface between the emulator's runtime and emulated device code. It includes nothing of the C++ library.
 //
 // Device code is compiled by the host compiler with instrumentation of every memory access (the calls that
-// -fsanitize=thread inserts); the runtime defines those calls itself, so that it sees each access before it happens.
+// -fsanitize=thread inserts). The runtime defines these calls itself, so that it sees each access before it happens.
 #pragma once
 
-// Bytes of shared memory that a block may have at most, with room for what runs over.
+// Maximum shared memory of a block in bytes. It exceeds the hardware's limit, so that small overruns stay inside.
 #define EMU_MOST_SHARED (256 * 1024)
-// Bytes to which that may be declared to be aligned at most.
+// Maximum alignment in bytes with which a kernel may declare its shared memory.
 #define EMU_MOST_ALIGNMENT 1024
-// Blocks that a cluster may have at most.
+// Maximum number of blocks in a cluster.
 #define EMU_MOST_CLUSTER 8
 
-// How factors of products are stored: in 16 bits, or as f32, of which a product ignores the last 13 bits.
+// Element types of tensor core operands. tf32 is stored as f32, whose last 13 bits tensor cores ignore.
 enum EmuFormat { emu_bf16, emu_f16, emu_tf32 };
 
-// What a product takes of the low bits of `x`.
+// Decodes a tensor core operand from the low 16 or 32 bits of `x`.
 inline float emu_factor(unsigned x, int format) {
   unsigned u = format == emu_tf32 ? x & 0xffffe000u : x << 16;
   float r;
@@ -35,68 +35,71 @@ struct EmuIndex {
 };
 
 extern "C" {
-// Who runs.
+// Indices of the running thread and block, and extents of block and grid.
 EmuIndex emu_thread_index();
 EmuIndex emu_block_index();
 EmuIndex emu_block_extent();
 EmuIndex emu_grid_extent();
-// Where the block's shared memory starts, which is declared with an alignment.
+// Returns the start of the block's dynamic shared memory. `alignment`: the declared alignment in bytes.
 unsigned char* emu_shared_start(unsigned alignment);
-// Where the device code that runs has its shared variables of fixed size.
+// Announces the memory of the kernel's `__shared__` variables of fixed size.
 void emu_shared_variables(unsigned char* start, unsigned char* stop);
 
-// Clusters: their barrier, the place of something in another block's shared memory, an arrival at an mbarrier there, and
-// a box for the blocks whose bits are set.
+// Clusters: the barrier; the address in the shared memory of block `rank` that corresponds to `p`; an arrival at an
+// mbarrier of block `rank`; a TMA copy to all blocks whose bits in `blocks` are set.
 void emu_cluster_barrier();
 const void* emu_cluster_peer(const void* p, int rank);
 void emu_mbar_arrive_at(void* barrier, int rank, bool async);
 void emu_tma_multicast(void* target, const void* map, void* barrier, const int* at, int rank, int blocks);
 
-// Waiting. `line` is the line of the printed text.
+// Barriers of a block, of `threads` threads, and of a warp. `line` is the line in the printed kernel, for reports.
 void emu_barrier(int line, const char* name);
 void emu_named_barrier(int line, const char* name, int id, int threads);
 void emu_sync_warp(int line, const char* name, unsigned mask);
-// Exchange 8 bytes among the lanes of `mask`: gives the value of lane `source`.
+// Shuffle: exchanges 8 bytes among the lanes of `mask` and returns the value of lane `source`.
 unsigned long long emu_exchange(int line, const char* name, unsigned mask, unsigned long long value, int source);
-// Bit i of the result: whether lane i of `mask` called with a predicate that holds.
+// Bit i of the result is set if lane i of `mask` passed a true predicate.
 unsigned emu_ballot(int line, const char* name, unsigned mask, int predicate);
 
-// Asynchronous copies into shared memory: `size` bytes, zeros unless `inside`. A group is closed by commit; wait lets
-// all groups of this thread arrive but the `pending` newest.
+// cp.async: copies `size` bytes into shared memory, or writes zeros if not `inside`. Commit closes a group of copies.
+// Wait completes all groups of this thread except the newest `pending`.
 void emu_copy_async(void* target, const void* source, unsigned size, bool inside);
 void emu_copy_commit();
 void emu_copy_wait(int pending);
 
-// mbarriers: set one up, arrive (and announce bytes), wait for the phase of a parity.
+// mbarriers: initialise; arrive and announce `bytes` that asynchronous copies will bring; wait for the phase of a
+// parity.
 void emu_mbar_init(void* barrier, int arrivals);
 void emu_mbar_arrive(void* barrier, int bytes);
 void emu_mbar_wait(void* barrier, int parity);
 void emu_fence_mbar_init();
-// Stores of this thread before, what runs beside the threads after.
+// Async proxy fence: makes earlier stores of this thread visible to TMA copies and wgmma.
 void emu_fence_async();
 
-// Boxes through tensor maps, with the first element's coordinates.
+// TMA loads and stores. `at`: coordinates of the first element of the box, as many as `rank`.
 void emu_tma_load(void* target, const void* map, void* barrier, const int* at, int rank);
 void emu_tma_store(const void* map, const void* source, const int* at, int rank);
 void emu_bulk_commit();
 void emu_bulk_wait(int pending);
 
-// Products of a warpgroup: d = (accumulate ? d : 0) + a * b, 64 x columns x 16, of which the thread has columns / 2
-// elements. `a` is 8 elements of this thread, or null for the descriptor `a_at`.
+// wgmma: d = a * b, plus d if `accumulate`; d is 64 x columns, and the contraction is 32 bytes deep. `d` points to the
+// columns / 2 elements of this thread. `a` points to the thread's 16 bytes of the left operand, or is null if that is
+// in shared memory; `a_at` and `b_at` are matrix descriptors. `format` is an EmuFormat.
 void emu_wgmma(float* d, int columns, unsigned long long a_at, const void* a, unsigned long long b_at, bool accumulate,
                int a_transposed, int b_transposed, int format);
-// A sum of a warp's product and `terms` products, as many as a tensor core of Ampere adds at once.
+// Adds `terms` products to `sum` for mma.sync, as an Ampere tensor core does in one step.
 float emu_add_products(float sum, const float* a, const float* b, int terms);
 void emu_wgmma_fence();
 void emu_wgmma_commit();
 void emu_wgmma_wait(int pending);
-// A warp's threads have `n` registers from here on: they give up the others, or take `more` that others have given up.
+// setmaxnreg: each thread of the warp has `n` registers from here on. With `more` the warp takes registers that other
+// warps have released and waits for them; otherwise it releases some.
 void emu_set_registers(int n, bool more);
 unsigned long long emu_shared_address(const void* p);
 
-// Checks that the compiler's instrumentation does not make.
+// Checks in addition to the compiler's instrumentation: alignment of a vector access.
 void emu_vector_access(const void* address, unsigned size);
-// One access that no other thread can interrupt, and that never races with another such access.
+// An atomic access, which never races with another atomic access.
 void emu_atomic_access(void* address, unsigned size);
 [[noreturn]] void emu_trap(int line, const char* message);
 [[noreturn]] void emu_assert(const char* message, long long value);

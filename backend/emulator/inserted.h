@@ -1,4 +1,4 @@
-// The calls that the compiler inserts for -fsanitize=thread, -fsanitize=bounds, alignment and so on. Part of
+// Handlers that the compiler calls in instrumented code (-fsanitize=thread, bounds, alignment and others). Part of
 // runtime.cpp.
 #pragma once
 
@@ -20,7 +20,7 @@ void __ubsan_handle_out_of_bounds(void*, void* index) {
                               " is outside of an array in registers", reinterpret_cast<u64>(FROM) - 1);
   abort_launch();
 }
-// The first words of what the compiler says of an access whose type `pointer` is not aligned to.
+// The first fields of the compiler's description of a misaligned access.
 struct EmuMismatch {
   const char* file;
   unsigned line, column;

@@ -1,8 +1,9 @@
-// The memory of an emulated device: buffers between guards, one block's shared memory, and who touched each cell last.
+// Memory of the emulated device and the race detector. A *cell* records the last accesses to one byte of shared memory
+// or to one element of a buffer.
 //
-// The detector orders accesses by what CUDA promises, not by the order in which they happened to run: a barrier of the
-// block starts a new epoch for all its threads; narrower synchronisation joins vector clocks within an epoch; blocks
-// of one launch are never ordered; launches always are.
+// The detector orders accesses by CUDA's rules, not by the order in which they ran. A barrier of the whole block starts
+// a new *epoch*: everything before is ordered before everything after. Narrower synchronisation joins the vector clocks
+// of its threads within the epoch. Blocks of one launch are never ordered, launches always are.
 #pragma once
 #include <sys/mman.h>
 
@@ -16,7 +17,8 @@ namespace emu {
 using u32 = std::uint32_t;
 using u64 = std::uint64_t;
 
-// When and by whom. `serial` counts the blocks of all launches from 1; 0 says never.
+// Time and thread of an access. `serial` is the number of the block, counted over all launches from 1; 0 means no
+// access. `pc` is the address of the instruction.
 struct Stamp {
   u32 serial = 0, epoch = 0, clock = 0;
   std::uint16_t thread = 0;
@@ -24,17 +26,18 @@ struct Stamp {
   std::uintptr_t pc = 0;
 };
 
-// Further readers of a cell: none, or several threads of the reader's block, or threads of several blocks.
+// Readers of a cell in addition to the last one: none, other threads of the same block, or threads of other blocks.
 enum class Others : unsigned char { none, threads, blocks };
 
+// The last write and the last read of a byte or an element.
 struct Cell {
   Stamp write, read;
   Others others = Others::none;
-  bool flying = false;  // an asynchronous copy may still write it (shared memory only)
+  bool in_flight = false;  // an asynchronous copy may still write it (shared memory only)
   u32 more = 0;  // 1 + index of the table of further readers (shared memory only)
 };
 
-// Cells come as zero pages from the system, so that only those touched cost memory.
+// Array of cells. The system maps it as zero pages, so only cells that are used take memory.
 class Cells {
  public:
   Cells() = default;
@@ -55,8 +58,8 @@ class Cells {
   Cell* cells_ = nullptr;
 };
 
-// A buffer in global memory. Far enough from every other that no 32-bit index leads from one to the next, and aligned as
-// the host promises (`ALIGNMENT` in runtime.py), no better.
+// A buffer in global memory. Guards of 8 GiB, which cannot be accessed, separate buffers, so that no 32-bit index
+// reaches from one into another. It is aligned exactly as the host promises (`ALIGNMENT` in runtime.py).
 class Buffer {
  public:
   static constexpr std::size_t guard = std::size_t(1) << 33, alignment = 16;
@@ -91,7 +94,8 @@ class Buffer {
   std::size_t inside_ = 0, reserved_ = 0;
 };
 
-// What each thread knows of the others within the epoch: which of their clocks it has synchronised with.
+// Vector clocks of the threads of a block: for each thread, the clocks of the other threads up to which it has
+// synchronised with them in the present epoch.
 class Clocks {
  public:
   void start_block(u32 threads) {
@@ -104,7 +108,7 @@ class Clocks {
   u32 seen(u32 thread, u32 other, u32 epoch) const {
     return seen_epoch_[thread] == epoch ? seen_[std::size_t(thread) * threads_ + other] : 0;
   }
-  // `known` learns what a thread knows, and the thread starts a new step.
+  // Release: raises the clocks in `known` to those of the thread, then increments the thread's clock.
   void give(u32 thread, u32 epoch, std::vector<u32>& known, u32& known_epoch) {
     if (known_epoch != epoch || known.size() != threads_) known.assign(threads_, 0);
     known_epoch = epoch;
@@ -113,7 +117,7 @@ class Clocks {
     known[thread] = std::max(known[thread], clock_[thread]);
     step(thread);
   }
-  // A thread learns what is `known`; of earlier epochs it knows everything.
+  // Acquire: raises the thread's clocks to `known`. Nothing is needed if `known` is of an earlier epoch.
   void take(u32 thread, u32 epoch, const std::vector<u32>& known, u32 known_epoch) {
     if (known_epoch != epoch || known.size() != threads_) return;
     if (seen_.size() < std::size_t(threads_) * threads_) seen_.resize(std::size_t(threads_) * threads_);
@@ -123,7 +127,7 @@ class Clocks {
     for (u32 o = 0; o < threads_; ++o) row[o] = std::max(row[o], known[o]);
   }
   void step(u32 thread) { ++clock_[thread]; }
-  // All of `threads` learn what any of them knew, and each starts a new step of its own.
+  // Synchronises `threads` with one another: all get the maximum of their clocks, then each increments its own.
   void join(const std::vector<u32>& threads, u32 epoch) {
     if (seen_.size() < std::size_t(threads_) * threads_) seen_.resize(std::size_t(threads_) * threads_);
     std::vector<u32> all(threads_, 0);
@@ -144,13 +148,14 @@ class Clocks {
   std::vector<u32> clock_, seen_, seen_epoch_;
 };
 
-// The detector: records an access to a cell and gives the earlier access that it races with, if there is one.
-// `shared` says that the cell belongs to this block alone; in global memory the blocks of one launch share cells.
+// Race detector. `read` and `write` record an access to a cell and return the earlier access that it races with, or
+// null. `shared`: the cell is in shared memory, which belongs to this block; cells of global memory belong to all
+// blocks.
 class Detector {
  public:
   Clocks clocks;
   u32 serial = 0, epoch = 1, first_of_launch = 1;
-  bool raced_with_write = false;  // what the access given last was
+  bool raced_with_write = false;  // true if the last returned access is a write
 
   void start_block(u32 threads) {
     ++serial;
@@ -177,7 +182,7 @@ class Detector {
     cell.read = me;
     return race;
   }
-  // Whether somebody's read of a cell of shared memory, since the last write, is not ordered before `me`.
+  // Returns true if a read of a shared memory cell since the last write is not ordered before `me`.
   bool unordered_read(Cell& cell, const Stamp& me) {
     if (!fresh(cell.read, true)) return false;
     return !ordered(cell.read, me, true) || (cell.more && unordered_reader(cell, me));
@@ -194,7 +199,7 @@ class Detector {
   }
 
  private:
-  // The clock at which each thread of the block read a cell in the epoch, 0 for one that didn't.
+  // Clock at which each thread of the block read a cell in the epoch; 0 if it did not.
   struct Readers {
     u32 epoch = 0;
     std::vector<u32> clock;
@@ -211,7 +216,7 @@ class Detector {
   static bool several(const Cell& cell, const Stamp& me) {
     return cell.others == Others::blocks || (cell.others == Others::threads && cell.read.epoch == me.epoch);
   }
-  // Global memory keeps only whether there were several readers: the many blocks that read a weight need no list.
+  // Cells of global memory record only the class of their readers: a weight has too many readers for a list.
   static Others with_reader(const Cell& cell, const Stamp& me) {
     if (cell.others == Others::blocks || cell.read.serial != me.serial) return Others::blocks;
     if (cell.read.epoch != me.epoch) return Others::none;

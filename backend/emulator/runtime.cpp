@@ -1,5 +1,5 @@
-// The emulator's runtime: launches kernels, answers the compiled device code, and writes down what went wrong. A process
-// has one, which all device code shares: what it maps for one program serves the next.
+// Runtime of the emulator: launches kernels, executes the calls of the compiled device code, and collects reports of
+// errors. A process has one runtime, which all programs share, so its memory mappings are reused.
 #include "emulator.h"
 
 #include <dlfcn.h>
@@ -20,20 +20,21 @@
 #include "memory.h"
 #include "scheduler.h"
 
-// Shared memory: the one allocation of each block of a cluster.
+// Dynamic shared memory of all blocks of a cluster, EMU_MOST_SHARED bytes each.
 alignas(2 * EMU_MOST_ALIGNMENT) static unsigned char shared_memory[EMU_MOST_ALIGNMENT + EMU_MOST_SHARED * EMU_MOST_CLUSTER];
 
 namespace {
 
 using namespace emu;
 
+// An error: its kind and text, the thread and instruction that caused it, and for races the other access.
 struct Report {
   std::string kind, text;
   unsigned block, thread, other_block, other_thread;
   u64 pc, other_pc;
 };
 
-// What a kernel gets of a buffer: `size` bytes from `begin` on.
+// Buffer argument of a kernel: `size` bytes of a buffer, starting at byte `begin`.
 struct Argument {
   Buffer* buffer;
   u64 begin, size;
@@ -62,9 +63,10 @@ Copies copies;
 Launch launch;
 bool running = false;
 std::unique_ptr<Cells> shared_cells;
-// Where the allocations start: aligned as the kernel declares them, and no better.
+// Start of the blocks' dynamic shared memory. It is aligned exactly as the kernel declares, so that assumptions of more
+// are detected.
 unsigned char* shared_area = shared_memory + EMU_MOST_ALIGNMENT;
-// Where the linker gathered the `__shared__` variables of fixed size of the device code that runs.
+// Start of the `__shared__` variables of fixed size of the running kernel, which the linker places in one section.
 unsigned char* variables = nullptr;
 std::size_t variables_size = 0;
 constexpr std::size_t most_reports = 32, all_shared = std::size_t(EMU_MOST_SHARED) * EMU_MOST_CLUSTER;
@@ -77,7 +79,7 @@ unsigned block_number() {
   return my_rank() + launch.block.x + launch.grid.x * (launch.block.y + launch.grid.y * launch.block.z);
 }
 
-// One report for each kind and place: a bug in a loop is one bug.
+// Adds a report, unless there is one of the same kind at the same instruction: an error in a loop is reported once.
 void report(const char* kind, const std::string& text, u64 pc, const Stamp* other = nullptr) {
   for (const Report& r : reports)
     if (r.kind == kind && r.pc == pc && (pc || r.text == text)) return;
@@ -112,7 +114,8 @@ void report_cell(bool missing, const Stamp* race, bool write, const std::string&
                      ", with nothing that orders the two", pc, &other);
 }
 
-// `cell` is the first byte's cell: the allocations of the blocks first, then the variables of fixed size.
+// Checks an access to shared memory. `cell` is the detector cell of its first byte: cells of the blocks' dynamic shared
+// memory come first, then those of the variables of fixed size.
 void shared_access(std::size_t cell, unsigned size, bool write, bool atomic, u64 pc) {
   const std::size_t rank = cell / EMU_MOST_SHARED, within = cell % EMU_MOST_SHARED;
   if (cell < all_shared && (rank >= launch.cluster || within + size > launch.shared_bytes)) {
@@ -130,7 +133,7 @@ void shared_access(std::size_t cell, unsigned size, bool write, bool atomic, u64
     const bool missing = (!write || atomic) && c.write.serial != detector.serial && !brought;
     const Stamp* race = write ? detector.write(c, me, true) : detector.read(c, me, true);
     const std::size_t byte = (cell + i) % EMU_MOST_SHARED;
-    if (c.flying)
+    if (c.in_flight)
       return report("race", std::string(verb(write)) + " byte " + std::to_string(byte) +
                                 " of shared memory, which an asynchronous copy may still be writing", pc);
     if (!missing && !race) continue;
@@ -173,7 +176,7 @@ void access(const void* pointer, unsigned size, bool write, bool aligned, const 
   const std::size_t byte = address - address_of(shared_area), variable = address - address_of(variables);
   if (byte < all_shared) return shared_access(byte, size, write, atomic, pc);
   if (variable < variables_size) return shared_access(all_shared + variable, size, write, atomic, pc);
-  // Several arguments may be parts of one buffer.
+  // Two loops, because several arguments may be parts of one buffer: an argument that contains the access comes first.
   for (unsigned i = 0; i < launch.buffers.size(); ++i)
     if (launch.buffers[i].holds(address, size)) return global_access(i, address, size, write, atomic, pc);
   for (unsigned i = 0; i < launch.buffers.size(); ++i)
@@ -221,7 +224,7 @@ void clear_shared() {
   if (variables_size) std::memset(variables, 0xff, variables_size);
 }
 
-// Runs one block, or the blocks of one cluster together; false if the launch has to stop.
+// Runs one block, or all blocks of one cluster. Returns false if an error ended the launch.
 bool run_block(u64& seed) {
   const unsigned threads = block_threads() * launch.cluster;
   detector.start_block(threads);
@@ -282,7 +285,7 @@ void on_signal(int number, siginfo_t*, void*) {
   abort_launch();
 }
 
-// Runs the launch that is set up, block after block. Gives 0, or 1 if it stopped early.
+// Runs the launch that set_launch has set up, block after block. Returns 1 if an error ended it early, else 0.
 int run_launch(u64 seed) {
   launch.first_serial = detector.first_of_launch = detector.serial + 1;
   stack_t alternative{}, old_stack{};
@@ -329,7 +332,7 @@ void set_launch(void (*call)(void**), void** arguments, const unsigned* grid, co
 
 extern "C" {
 
-// ---- for Python ----
+// ---- called by Python (runtime.py) ----
 
 int emu_buffer_new(u64 size, unsigned item, int initialised) {
   try {
@@ -342,7 +345,7 @@ int emu_buffer_new(u64 size, unsigned item, int initialised) {
   return int(all_buffers.size()) - 1;
 }
 void* emu_buffer_data(int id) { return reinterpret_cast<void*>(all_buffers[id]->base); }
-// How many elements nobody has written, and the first of them.
+// Returns the number of elements that no kernel has written, and sets `first` to the index of the first.
 u64 emu_buffer_unwritten(int id, u64* first) {
   Buffer& buffer = *all_buffers[id];
   u64 missing = 0;
@@ -358,9 +361,12 @@ void emu_reset() {
   reports.clear();
 }
 
-// Runs a kernel on parts of the buffers `ids`, `sizes` bytes from `begins` on each, on what `maps` say of them, and on
-// numbers that lie at `values`; at most `limit` accesses; so many blocks are a `cluster`; a thread starts with so many
-// `registers`. Gives 0, or 1 if the launch stopped early.
+// Runs a kernel. Its arguments are, in order:
+//   count buffers: of buffer ids[i], the sizes[i] bytes from byte begins[i] on; names[i] is its name in reports
+//   map_count tensor maps: maps[i]
+//   value_count numbers: the value at values[i]
+// `limit`: maximum number of memory accesses. `cluster`: blocks per cluster. `registers`: registers per thread at
+// launch. Returns 1 if an error ended the launch early, else 0.
 int emu_launch(void (*call)(void**), const unsigned* grid, const unsigned* extent, u64 shared_bytes, const int* ids,
                const char* const* names, int count, const u64* begins, const u64* sizes, const BoxMap* maps,
                int map_count, void* const* values, int value_count, u64 seed, u64 limit, unsigned cluster,
@@ -404,12 +410,12 @@ void emu_report_numbers(int i, u64* out) {
   out[5] = place_in_file(r.other_pc);
 }
 
-// ---- for device code ----
+// ---- called by device code ----
 
 EmuIndex emu_thread_index() {
   const unsigned x = launch.extent.x, y = launch.extent.y;
   const unsigned t = launch.cluster == 1 ? scheduler.current : scheduler.current % block_threads();
-  if (t < x) return {t, 0, 0};  // without divisions: blocks are rows mostly, and nothing is asked more often
+  if (t < x) return {t, 0, 0};  // the most frequent call and the most frequent case, so it avoids the divisions
   return {t % x, t / x % y, t / x / y};
 }
 EmuIndex emu_block_index() { return {launch.block.x + my_rank(), launch.block.y, launch.block.z}; }
@@ -470,7 +476,7 @@ void emu_trap(int line, const char* message) {
   abort_launch();
 }
 
-// What the program itself checks: not a mistake of the compiler's, but of who called it.
+// A failed run-time check in the kernel's text: an error of the caller, not of the compiler.
 void emu_assert(const char* message, long long value) {
   report("assertion", std::string(message) + ": " + std::to_string(value), 0);
   abort_launch();

@@ -1,4 +1,5 @@
-// One fiber per thread of a block, under a seeded order: what waits, for whom, and what happens when nobody can run.
+// Scheduler of the emulated threads: one fiber per thread of a block. A seed determines the order in which they run; a
+// thread runs until it waits for another one or ends.
 #pragma once
 #include <setjmp.h>
 #include <sys/mman.h>
@@ -13,6 +14,9 @@
 
 namespace emu {
 
+// `ready`: can run. `done`: has ended. Otherwise the thread waits at a barrier of the block, a named barrier, with
+// other lanes of its warp, for an mbarrier, for wgmmas (`products`), at the cluster's barrier, or for registers
+// (setmaxnreg).
 enum class State : unsigned char { ready, barrier, named, warp, mbarrier, products, cluster, registers, done };
 
 struct Fiber {
@@ -21,7 +25,7 @@ struct Fiber {
   unsigned char* stack = nullptr;
   bool started = false;
   State state = State::done;
-  // What it waits for.
+  // Operation at which the thread waits; `mask` and `barrier_id` mean different things for each state.
   int line = 0;
   const char* name = "";
   unsigned mask = 0, barrier_id = 0, barrier_threads = 0;
@@ -29,7 +33,7 @@ struct Fiber {
   unsigned long long value = 0, result = 0;
 };
 
-// Why a thread was switched out for good: the launch is over, by an error or by its end.
+// Reason for which a thread returns to the scheduler: it waits, has ended, or an error ends the launch.
 enum class Leave : int { none = 0, wait = 1, finished = 2, aborted = 3 };
 
 class Scheduler {
@@ -44,7 +48,8 @@ class Scheduler {
       if (f.stack) munmap(f.stack, stack_size);
   }
 
-  // Threads 0 … count - 1 at the start of `body`, which runs each of them to its end.
+  // Creates threads 0 to count - 1, each of which will run `body`. Returns false if there is no memory for their
+  // stacks.
   bool start(unsigned count, void (*body)()) {
     if (fibers.size() < count) fibers.resize(count);
     count_ = count;
@@ -86,13 +91,13 @@ class Scheduler {
     return Leave::aborted;  // not reached
   }
 
-  // Called by the running thread: gives way until it is ready again.
+  // Suspends the running thread until its state is `ready` again.
   void wait() {
     if (!_setjmp(self().resume)) _longjmp(home_, static_cast<int>(Leave::wait));
   }
   [[noreturn]] void leave(Leave why) { _longjmp(home_, static_cast<int>(why)); }
 
-  // The order of the next round: 0 ascending, 1 descending, else shuffled anew each time.
+  // Returns the order of the threads in the next round. Seed 0: ascending; 1: descending; otherwise a new random order.
   const std::vector<unsigned>& order(std::uint64_t& seed) {
     order_.resize(count_);
     std::iota(order_.begin(), order_.end(), 0u);
@@ -106,7 +111,7 @@ class Scheduler {
     return order_;
   }
 
-  // Who waits where, as text: "threads 0-31 in __syncthreads (line 12)".
+  // Describes all threads for a report, such as "threads 0-31 in __syncthreads (line 12)".
   std::string who_waits() const {
     std::string text;
     for (unsigned t = 0; t < count_;) {

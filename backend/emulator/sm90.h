@@ -1,21 +1,25 @@
-// sm_90a in the emulator: mbarriers, boxes, and products of warpgroups. Part of runtime.cpp, whose functions it calls.
+// Emulation of sm_90a: mbarriers, TMA copies of boxes (a box is a tile of a tensor), and wgmma ("product"). Part of
+// runtime.cpp, whose functions it calls.
 //
-// A box comes at once, or as late as it can, or at random, by the seed of the schedule; a product is computed when it is
-// waited for, and until then its accumulators hold NaN. What is still going on when the block ends is reported.
+// The seed of the schedule decides whether a box arrives at once, as late as possible or at a random time. A product is
+// computed when the warpgroup waits for it; until then its accumulators hold NaN. Operations that are outstanding
+// when the block ends are reported.
 #pragma once
 
 Agents agents;
 std::map<u32, Mbarrier> mbarriers;
 
+// A TMA copy of a box, in either direction.
 struct BoxCopy {
   BoxMap map;
   std::vector<int> at;
-  u32 address, barrier;  // in the block, as in all others that it goes to
+  u32 address, barrier;  // offsets in the shared memory of a block, the same in all target blocks
   u32 agent, clock;
   bool done;
-  std::vector<u32> bases;  // of the blocks that it goes to, or the one that it comes from
+  std::vector<u32> bases;  // start of the shared memory of each target block, or of the source block
 };
 std::vector<BoxCopy> loads_on_their_way;
+// TMA stores of a thread: those not yet committed, and the committed groups that it has not waited for.
 struct BulkStores {
   std::vector<BoxCopy> open;
   std::vector<std::vector<BoxCopy>> groups;
@@ -29,7 +33,8 @@ bool happens_early() {
   return hopper_seed >> 40 & 1;
 }
 
-// The place of `size` bytes in the allocations of the blocks that run; the launch ends if they are not all there.
+// Returns the offset of `pointer` in the shared memory of the cluster. Reports an error and aborts the launch if its
+// `size` bytes are not all inside the allocation of one block.
 u32 shared_place(const void* pointer, u64 size, const char* what, u64 pc) {
   const u64 place = address_of(pointer) - address_of(shared_area);
   const u64 within = place % EMU_MOST_SHARED;
@@ -38,7 +43,7 @@ u32 shared_place(const void* pointer, u64 size, const char* what, u64 pc) {
   abort_launch();
 }
 
-// ---- who may touch what ----
+// ---- conflicts between threads and agents ----
 
 void report_agent(const char* what, bool write, std::size_t place, u64 pc) {
   const std::size_t byte = place % EMU_MOST_SHARED;
@@ -46,7 +51,8 @@ void report_agent(const char* what, bool write, std::size_t place, u64 pc) {
                      " of shared memory, which something asynchronous that nobody has waited for still uses", pc);
 }
 
-// A thread's own access meets what runs beside the threads. Gives whether an agent has written the bytes.
+// Checks an access of the running thread against those of agents (see asynchronous.h). Returns true if an agent has
+// written all of the bytes.
 bool meet_agents(std::size_t byte, unsigned size, bool write, u64 pc) {
   bool written = true;
   for (std::size_t b = byte / Agents::granule * Agents::granule; b < byte + size; b += Agents::granule) {
@@ -57,7 +63,7 @@ bool meet_agents(std::size_t byte, unsigned size, bool write, u64 pc) {
   return written;
 }
 
-// What thread `t` starts accesses 16 bytes beside the threads.
+// Checks and records that an asynchronous operation, which thread `t` starts, accesses 16 bytes of shared memory.
 void use_granule(u32 byte, unsigned t, const Use& use, bool write, const char* what) {
   Granule& g = agents.at(byte);
   if (agents.unknown(g, t, write)) report_agent(what, write, byte, use.pc);
@@ -147,14 +153,15 @@ void deliver(std::size_t number) {
   }
 }
 
-// Between turns of the threads: sometimes something arrives; if nobody can run, it has to.
+// Completes one outstanding load between two rounds of the threads: at random, or if `must`, because no thread can run.
+// Returns true if a load arrived.
 bool deliver_something(bool must) {
   if (loads_on_their_way.empty() || (!must && (hopper_seed < 2 || !happens_early()))) return false;
   deliver(hopper_seed < 2 ? 0 : (hopper_seed >> 20) % loads_on_their_way.size());
   return true;
 }
 
-// Notes the accesses of a box to global memory, as the thread's own.
+// Records the accesses of a box to global memory as accesses of the running thread.
 void touch_global(const BoxCopy& copy, bool write, u64 pc) {
   for (const BoxRow& row : rows_of(copy.map, copy.at)) {
     if (!row.exists) continue;
@@ -205,23 +212,27 @@ void finish_stores(unsigned t, std::size_t pending) {
 
 constexpr unsigned warpgroup_threads = 128;
 
+// One wgmma, with the registers of all threads of the warpgroup.
 struct Product {
   int columns, a_transposed, b_transposed, format;
   u64 a_at, b_at;
-  u32 base;  // of the block's shared memory
+  u32 base;  // start of the block's shared memory
   bool accumulate, from_registers;
   u32 group, issued;
   float* d[warpgroup_threads];
   unsigned short a[warpgroup_threads][8];
-  const void* registers[warpgroup_threads];  // of which `a` is a copy
+  const void* registers[warpgroup_threads];  // registers of which `a` is a copy
   u64 pc;
 };
 
+// Values of accumulator registers that `pending` products still update; the registers themselves hold NaN until then.
 struct Accumulators {
   std::vector<float> values;
   u32 pending = 0;
 };
 
+// wgmma state of a warpgroup; arrays have an entry per thread. `started`: products that the thread has started;
+// `groups`: groups that it has committed; `fenced`: it has executed wgmma.fence since its last wait.
 struct Warpgroup {
   std::vector<Product> products;  // those not yet computed
   u32 computed = 0;
@@ -240,7 +251,8 @@ float widened(const void* place, int format) {
   return emu_factor(u, format);
 }
 
-// Where element (`line`, `k`) of an operand lies: `line` is a row of A or a column of B, k is below the depth.
+// Returns the offset of element (`line`, `k`) of an operand in shared memory. `line` is a row of A or a column of B,
+// and k is the index along the contraction.
 u32 operand_place(u64 descriptor, u32 line, u32 k, bool transposed, int format) {
   const u32 start = u32(descriptor & 0x3fff) << 4, leading = u32(descriptor >> 16 & 0x3fff) << 4;
   const u32 stride = u32(descriptor >> 32 & 0x3fff) << 4, code = u32(descriptor >> 62);
@@ -254,20 +266,20 @@ float operand(u32 base, u64 descriptor, u32 line, u32 k, bool transposed, int fo
   return widened(shared_area + base + operand_place(descriptor, line, k, transposed, format), format);
 }
 
-// Where the granules of lines of an operand lie, each once. All threads of a warp ask for the same A, those of a
-// warpgroup for the same B: the last two answers are kept.
+// Returns the offsets of all 16-byte granules of an operand's lines, without duplicates. It caches the last two
+// results, because the warps of a warpgroup ask for the same B.
 const std::vector<u32>& granules_of(u64 descriptor, u32 from, u32 to, bool transposed, int format) {
   struct Answer {
-    std::tuple<u64, u32, u32, bool, int> asked;
+    std::tuple<u64, u32, u32, bool, int> key;
     std::vector<u32> places;
   };
   static Answer answers[2];
-  const auto asked = std::make_tuple(descriptor, from, to, transposed, format);
+  const auto key = std::make_tuple(descriptor, from, to, transposed, format);
   for (Answer& answer : answers)
-    if (answer.asked == asked && !answer.places.empty()) return answer.places;
+    if (answer.key == key && !answer.places.empty()) return answer.places;
   static unsigned next = 0;
   Answer& answer = answers[next++ % 2];
-  answer.asked = asked;
+  answer.key = key;
   answer.places.clear();
   for (u32 line = from; line < to; ++line)
     for (u32 k = 0; k < depth_of(format); ++k)
@@ -277,7 +289,7 @@ const std::vector<u32>& granules_of(u64 descriptor, u32 from, u32 to, bool trans
   return answer.places;
 }
 
-// The bytes that a warp's share of a product reads: its 16 rows of A, and all of B.
+// Checks and records the shared memory that one warp reads for a product: its 16 rows of A, and all of B.
 void use_operands(const Product& p, unsigned t, const Use& use) {
   const auto side = [&](u64 descriptor, u32 from, u32 to, bool transposed) {
     const u32 code = u32(descriptor >> 62), width = code == 1 ? 128 : code == 2 ? 64 : 32;
@@ -330,7 +342,7 @@ void compute(Warpgroup& w, Product& p) {
 
 u32 block_warpgroups() { return (block_threads() + warpgroup_threads - 1) / warpgroup_threads; }
 
-// A warpgroup goes on when all its threads wait for products.
+// Opens a wait for products if all threads of a warpgroup are in it, and computes the products that they wait for.
 bool open_warpgroups() {
   bool opened = false;
   for (u32 g = 0; g < warpgroups.size(); ++g) {
@@ -371,14 +383,13 @@ u32 my_warpgroup_number() {
 Warpgroup& my_warpgroup() { return warpgroups[my_warpgroup_number()]; }
 u32 my_number() { return scheduler.current % block_threads() % warpgroup_threads; }
 
-// ---- blocks ----
+// ---- registers of warps (setmaxnreg) ----
 
-// ---- registers of warps ----
+std::vector<u32> warp_registers;        // per warp: registers of one thread
+std::vector<long long> free_registers;  // per block: released registers that no warp has taken
 
-std::vector<u32> warp_registers;         // of a thread of each warp
-std::vector<long long> free_registers;  // of each block: given up, and taken by nobody
-
-// Warps that give registers up go on; those that take some as soon as enough of them are free.
+// Executes setmaxnreg of warps whose threads all wait in it. A warp that takes registers stays waiting until enough are
+// free.
 bool open_registers() {
   bool opened = false;
   for (unsigned first = 0; first < scheduler.count(); first += 32) {
@@ -399,6 +410,8 @@ bool open_registers() {
   }
   return opened;
 }
+
+// ---- blocks ----
 
 void start_hopper(unsigned threads, u64 seed) {
   agents.start_block(threads, detector.serial);

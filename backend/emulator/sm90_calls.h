@@ -1,4 +1,4 @@
-// What device code for sm_90a calls. Part of runtime.cpp.
+// Functions that device code for sm_90a calls; emulator.h documents them. Part of runtime.cpp.
 #pragma once
 
 #define PLACE (reinterpret_cast<u64>(__builtin_return_address(0)) - 1)
@@ -13,7 +13,8 @@ void emu_mbar_init(void* barrier, int arrivals) {
   mbarriers[place] = b;
   agents.active = true;
 }
-// With `async` it tells only of what ran beside the threads.
+// Arrives at an mbarrier. With `async` (an arrival without release semantics) it passes on only the knowledge of
+// asynchronous operations, not the thread's own stores.
 static void mbar_arrive(void* barrier, int bytes, bool async, u64 pc) {
   Mbarrier& b = barrier_at(barrier, pc);
   if (!b.missing) {
@@ -32,6 +33,7 @@ static void mbar_arrive(void* barrier, int bytes, bool async, u64 pc) {
   complete_phase(b);
 }
 void emu_mbar_arrive(void* barrier, int bytes) { mbar_arrive(barrier, bytes, false, PLACE); }
+// Returns the address in block `rank` of the cluster that corresponds to `p`.
 static void* peer(const void* p, int rank, u64 pc) {
   if (rank < 0 || unsigned(rank) >= launch.cluster) {
     report("out-of-bounds", "block " + std::to_string(rank) + " of a cluster of " + std::to_string(launch.cluster), pc);
@@ -64,12 +66,12 @@ void emu_fence_async() {
   agents.active = true;
 }
 
-// A box for the blocks whose bits are set in `blocks`; 0: for this one.
+// Starts a TMA load of a box into all blocks whose bits are set in `blocks`, or into the running block if it is 0.
 static void load_box(void* target, const void* map, void* barrier, const int* at, int rank, unsigned blocks, u64 pc) {
   BoxCopy copy = new_box(map, target, at, rank, "a box", pc);
   const u32 place = shared_place(barrier, 8, "an mbarrier", pc);
   copy.barrier = place % EMU_MOST_SHARED;
-  // Boxes for the same blocks are one agent: that all of them are there is known in each where its barrier says so.
+  // Boxes with the same mbarrier and the same target blocks belong to one agent.
   copy.agent = agents.agent(Agents::loads, place | blocks << 21);
   copy.clock = agents.agents[copy.agent].start();
   touch_global(copy, false, pc);

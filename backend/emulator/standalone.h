@@ -1,4 +1,4 @@
-// What a standalone program calls in the place of the CUDA runtime. Part of runtime.cpp.
+// Functions for standalone programs, which cuda_runtime.h calls. Part of runtime.cpp.
 #pragma once
 
 void* emu_host_allocate(u64 size) {

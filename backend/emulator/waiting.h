@@ -1,4 +1,6 @@
-// What threads of a block wait at together, and when it opens. Part of runtime.cpp, whose functions it calls.
+// Barriers: block barriers, named barriers, and synchronisation within a warp. Each open_* function checks whether
+// enough threads wait and makes these ready. It returns true if a barrier has opened. Part of runtime.cpp, whose
+// functions it calls.
 #pragma once
 
 void join(const std::vector<u32>& together) {
@@ -6,7 +8,7 @@ void join(const std::vector<u32>& together) {
   agents.join(together);
 }
 
-// A barrier of a whole block opens when every thread of it that has not ended waits in it.
+// Opens the barrier of one block if every thread of the block that has not ended waits at it.
 bool open_block_barrier(const std::vector<u32>& block) {
   const Fiber* first = nullptr;
   bool divergent = false, ended = false;
@@ -40,29 +42,30 @@ bool open_named_barrier() {
   for (unsigned t = 0; t < scheduler.count(); ++t) {
     const Fiber& f = scheduler.fibers[t];
     if (f.state != State::named) continue;
-    std::vector<u32> there;
+    std::vector<u32> members;
     for (u32 o : threads_of(rank_of(t))) {
       const Fiber& g = scheduler.fibers[o];
-      if (g.state == State::named && g.barrier_id == f.barrier_id) there.push_back(o);
+      if (g.state == State::named && g.barrier_id == f.barrier_id) members.push_back(o);
     }
-    if (there.size() < f.barrier_threads) continue;
-    if (there.size() > f.barrier_threads)
+    if (members.size() < f.barrier_threads) continue;
+    if (members.size() > f.barrier_threads)
       report("divergent barrier", "more threads than it counts: " + scheduler.who_waits(), 0);
-    join(there);
-    for (u32 o : there) scheduler.fibers[o].state = State::ready;
+    join(members);
+    for (u32 o : members) scheduler.fibers[o].state = State::ready;
     return true;
   }
   return false;
 }
 
-// Lanes of a warp meet when all lanes of the mask wait with that mask.
+// Synchronises lanes of a warp (syncwarp, shuffles, votes) if all lanes of a mask wait with the same mask. `source` is
+// the lane that a shuffle reads, -1 for syncwarp, -2 for a vote.
 bool open_warp() {
   bool opened = false;
   for (unsigned t = 0; t < scheduler.count(); ++t) {
     Fiber& f = scheduler.fibers[t];
     if (f.state != State::warp) continue;
     const unsigned warp = t / 32 * 32;
-    std::vector<u32> there;
+    std::vector<u32> members;
     bool all = true, divergent = false;
     unsigned votes = 0;
     for (unsigned lane = 0; lane < 32 && warp + lane < scheduler.count(); ++lane) {
@@ -71,11 +74,11 @@ bool open_warp() {
       all &= g.state == State::warp && g.mask == f.mask;
       divergent |= g.line != f.line;
       votes |= (g.value != 0 ? 1u : 0u) << lane;
-      there.push_back(warp + lane);
+      members.push_back(warp + lane);
     }
     if (!all) continue;
     if (divergent) report("divergent shuffle", "lanes meet in different places: " + scheduler.who_waits(), 0);
-    for (u32 o : there) {
+    for (u32 o : members) {
       Fiber& g = scheduler.fibers[o];
       if (g.source == -2) g.result = votes;
       else if (g.source >= 0) {
@@ -87,8 +90,8 @@ bool open_warp() {
       }
     }
     const bool orders = f.source == -1;
-    if (orders) join(there);
-    for (u32 o : there) scheduler.fibers[o].state = State::ready;
+    if (orders) join(members);
+    for (u32 o : members) scheduler.fibers[o].state = State::ready;
     opened = true;
   }
   return opened;

@@ -1,6 +1,7 @@
-// Calls of a compiled program that are like one which Python has made before: all that lies between the arguments and the
-// results, without Python. A call that is unlike those before, in whatever way, gives NotImplemented: then Python makes it,
-// finds out what is wrong with it, if anything is, and has it remembered.
+// Fast path for calls of a compiled program: repeats a call that Python has made before, without Python between
+// arguments and results. `remember` records a call that Python has made. `call` checks that a new call has the same
+// structure, types, shapes, strides and constants as a recorded one, and runs its launches. Otherwise it returns
+// NotImplemented: then Python makes the call, reports errors if there are any, and records it.
 #include <Python.h>
 
 #include <ATen/EmptyTensor.h>
@@ -13,7 +14,7 @@
 #include <algorithm>
 #include <memory>
 
-// Of libtorch_python. Its own header takes ten times as long to read as all others.
+// Declared in a header of libtorch_python that takes ten times as long to compile as all others together.
 PyObject* THPVariable_Wrap(at::TensorBase&&);
 extern PyObject *THPVariableClass, *ParameterClass;
 
@@ -25,7 +26,8 @@ using Run = void(const long long* first, const long long* end, char* const* memo
 
 constexpr size_t HUGE_BYTES = 4 << 20, MESSAGE = 200, MOST_SHAPES = 64, LEAST_SAMPLES = 8, MOST_SAMPLES = 64;
 
-// The tensor of a Python object that is one: behind the head of the object (`address` lets Python check that).
+// Returns the tensor in a Python tensor object. It assumes that the tensor follows the object's header; Python checks
+// this once by `address`.
 at::TensorBase& tensor_of(PyObject* object) {
   return *reinterpret_cast<at::TensorBase*>(reinterpret_cast<char*>(object) + sizeof(PyObject));
 }
@@ -34,7 +36,8 @@ bool is_tensor(PyObject* o) {
   return Py_TYPE(o) == (PyTypeObject*)THPVariableClass || Py_TYPE(o) == (PyTypeObject*)ParameterClass;
 }
 
-// A reference to an object.
+// An owned reference to a Python object, or null. `to` creates one from a borrowed reference; `give` passes ownership
+// on.
 struct Ref {
   PyObject* object = nullptr;
   Ref() = default;
@@ -47,8 +50,8 @@ struct Ref {
   explicit operator bool() const { return object; }
 };
 
-// With these keys, and those of autograd or not, a tensor simply has its elements in the memory of the host: it is not
-// sparse, negated, wrapped by a transform, fake or anything else.
+// Dispatch keys of a plain tensor, whose elements are in host memory: not sparse, negated, fake or wrapped by a
+// transform. with_autograd adds the autograd keys, which a plain tensor may or may not have, for comparisons.
 c10::DispatchKeySet with_autograd(c10::DispatchKeySet keys) {
   return keys | c10::DispatchKeySet({c10::DispatchKey::ADInplaceOrView, c10::DispatchKey::AutogradCPU});
 }
@@ -57,13 +60,13 @@ c10::DispatchKeySet plain_keys() {
   return keys;
 }
 
-// What torch does with operators in this thread: no mode looks at them, no transform is under way.
+// Returns true if torch runs operators of this thread as usual: no dispatch mode and no function transform is active.
 bool is_plain_thread() {
   constexpr c10::DispatchKeySet usual({c10::DispatchKey::ADInplaceOrView, c10::DispatchKey::BackendSelect});
   return (c10::impl::tls_local_dispatch_key_set().included_ - usual).empty();
 }
 
-// Type, shape and strides of a tensor.
+// Type, shape and strides of a recorded tensor. `matches` compares another tensor with them.
 struct Like {
   at::ScalarType dtype;
   c10::SmallVector<int64_t, 5> sizes, strides;
@@ -81,20 +84,22 @@ char* address(Tensor& t, bool written) {
   return static_cast<char*>(written ? t.mutable_data() : const_cast<void*>(t.data()));
 }
 
-// Memory in huge pages, where the system wants that: fresh memory is mapped several times faster so.
+// Asks the system for huge pages if the memory is large: page faults of fresh memory are several times faster.
 void advise(char* first, size_t size) {
   const uintptr_t page = 4096, begin = ((uintptr_t)first + page - 1) / page * page, end = (uintptr_t)first + size;
   if (size >= HUGE_BYTES) madvise((void*)begin, end - begin, MADV_HUGEPAGE);
 }
 
+// Scratch memory of a call, reused by later calls.
 struct Free { void operator()(char* p) const { free(p); } };
 struct Scratch {
   std::unique_ptr<char, Free> memory;
   size_t size = 0;
 };
 
-// A sample of the contents of a tensor, as one number: a word of 8 bytes for each KiB of its memory, at least LEAST_SAMPLES
-// and at most MOST_SAMPLES, evenly spaced from the first word to the last one. Of less memory it is all contents.
+// Returns a checksum of a sample of the tensor's contents: one 8-byte word per KiB of its memory, at least
+// LEAST_SAMPLES and at most MOST_SAMPLES words, evenly spaced from the first word to the last. If the tensor has fewer
+// words, all are used.
 uint64_t sample(const Tensor& t) {
   if (!t.numel()) return 0;
   int64_t last = 0;
@@ -110,8 +115,9 @@ uint64_t sample(const Tensor& t) {
   return sum;
 }
 
-// An argument from which something was computed that is kept: its address, the number of changes in place that PyTorch
-// has counted, and a sample of its contents.
+// A constant: an argument from which the program has computed something that it reuses (such as a packed weight).
+// Records its address, PyTorch's version counter of in-place changes, and a checksum of its contents, to detect
+// changes.
 struct Constant {
   Py_ssize_t argument;
   const void* data;
@@ -126,8 +132,8 @@ struct Constant {
   }
 };
 
-// Whether dictionaries have the entries of a flat tuple (dictionary, key, value, ...). The value of the key None is the
-// number of entries.
+// Returns true if dictionaries have the recorded entries, a flat tuple (dictionary, key, value, ...). If a key is None,
+// the dictionary must have `value` entries.
 bool holds(PyObject* entries) {
   PyObject* const* entry = reinterpret_cast<PyTupleObject*>(entries)->ob_item;
   for (PyObject* const* const end = entry + Py_SIZE(entries); entry < end; entry += 3)
@@ -137,8 +143,8 @@ bool holds(PyObject* entries) {
   return true;
 }
 
-// Entries for `holds`, with the versions of their dictionaries, which Python before 3.14 counts: comparing a version takes
-// a tenth of the time of a lookup.
+// Recorded entries (see `holds`) with the versions of their dictionaries. Before 3.14, Python counts changes of a
+// dictionary, and comparing the version takes a tenth of the time of a lookup.
 struct State {
   Ref entries;
   std::vector<std::pair<PyDictObject*, uint64_t>> versions;
@@ -161,29 +167,37 @@ struct State {
   }
 };
 
-// A program for arguments of certain shapes: `numbers` are its launches, kept by `keeper`.
+// A recorded call: the program's launches for arguments of certain shapes, encoded as the numbers from `first` to `end`
+// (host.hpp). `keeper` owns these numbers. `scratch`: bytes of scratch memory. `cores`: whether more than one thread
+// may run. `releases`: whether the call releases Python's GIL.
 struct Shapes {
   std::vector<Like> inputs;
   std::vector<Constant> constants;
-  std::vector<std::pair<Like, Py_ssize_t>> results;  // and the argument in whose memory it is, or -1
+  std::vector<std::pair<Like, Py_ssize_t>> results;  // and index of the argument whose memory a result uses, or -1
   const long long *first, *end;
   Py_ssize_t scratch;
   int cores, releases;
   Ref keeper;
 };
 
-struct Source { Py_ssize_t leaf; Ref tensor; };  // of an argument of the program: a leaf of the call's, or a tensor
+// Source of an argument of the program: a fixed tensor, or the leaf number `leaf` of the call's arguments. A leaf is an
+// object in the nested tuples and lists of the arguments.
+struct Source { Py_ssize_t leaf; Ref tensor; };
 enum Kind { RESULT, ARGUMENT, CONSTANT };
+// A leaf of the returned value: result or argument `number` of the program, or a constant Python object, `value`.
 struct Leaf { Kind kind; Py_ssize_t number; Ref value; };
 
+// A compiled program with the calls recorded for it. `examples`: leaves of the first call's arguments; `result`: tree
+// of leaf numbers of the returned value; `build`: optional function that the returned value is passed through; `fail`:
+// optional function that is called with the message of a failed run-time check.
 struct Calls {
   Run* run;
   std::vector<Source> sources;
-  std::vector<Py_ssize_t> changed;  // arguments
-  std::vector<Leaf> leaves;         // of the result
+  std::vector<Py_ssize_t> changed;  // indices of the arguments that the program changes in place
+  std::vector<Leaf> leaves;         // leaves of the returned value
   Ref arguments, keywords, examples, result, build, fail;
   std::unique_ptr<State> state;
-  std::vector<std::shared_ptr<Shapes>> shapes;  // those of the last calls first
+  std::vector<std::shared_ptr<Shapes>> shapes;  // most recently used first
   std::vector<Scratch> free;
 };
 struct Object {
@@ -195,7 +209,8 @@ Calls& calls_of(PyObject* self) { return *reinterpret_cast<Object*>(self)->calls
 using Objects = c10::SmallVector<PyObject*, 24>;
 using Tensors = c10::SmallVector<Tensor*, 24>;
 
-// Appends the leaves of a tree of tuples and lists that is like `model`; false if it is not.
+// Appends the leaves of `value`, a tree of tuples and lists. Returns false if its structure differs from that of
+// `model`.
 bool flatten(PyObject* model, PyObject* value, Objects& leaves) {
   const bool tuple = PyTuple_CheckExact(model);
   if (!tuple && !PyList_CheckExact(model)) return leaves.push_back(value), true;
@@ -207,7 +222,7 @@ bool flatten(PyObject* model, PyObject* value, Objects& leaves) {
   return true;
 }
 
-// A tree like `model`, whose leaves are the numbers of `leaves`.
+// Builds a tree with the structure of `model`, whose leaves are indices into `leaves`. Returns null on a Python error.
 Ref unflatten(PyObject* model, const std::vector<Ref>& leaves) {
   const bool tuple = PyTuple_CheckExact(model);
   if (!tuple && !PyList_CheckExact(model)) return Ref::to(leaves[PyLong_AsSsize_t(model)].object);
@@ -220,8 +235,8 @@ Ref unflatten(PyObject* model, const std::vector<Ref>& leaves) {
   return made;
 }
 
-// The leaves of the arguments of a call; false unless they are built as in the example, with the same in all places that
-// have no tensor there.
+// Collects the leaves of a call's arguments. Returns false unless their structure is that of the first call and all
+// leaves that were not tensors in the first call are equal to those.
 bool leaves_of(const Calls& c, PyObject* const* args, Py_ssize_t count, PyObject* names, Objects& leaves) {
   const Py_ssize_t named = names ? PyTuple_GET_SIZE(names) : 0;
   if (count != PyTuple_GET_SIZE(c.arguments.object) || named != PyTuple_GET_SIZE(c.keywords.object)) return false;
@@ -246,7 +261,8 @@ PyObject* object_of(const Source& source, const Objects& leaves) {
   return source.tensor ? source.tensor.object : leaves[source.leaf];
 }
 
-// The tensors of the program's arguments; false if autograd would have to know of the call.
+// Collects the tensors of the program's arguments. Returns false if one is no tensor or if autograd must record the
+// call.
 bool tensors_of(const Calls& c, const Objects& leaves, Tensors& tensors) {
   const bool records = c10::GradMode::is_enabled();
   for (const Source& source : c.sources) {
@@ -264,6 +280,7 @@ bool has_constants(const Shapes& s, const Tensors& tensors) {
                      [&](const Constant& c) { return c.matches(*tensors[c.argument]); });
 }
 
+// Returns the recorded call for tensors of these types and shapes, and moves it to the front; null if there is none.
 std::shared_ptr<Shapes> shapes_of(Calls& c, const Tensors& tensors) {
   for (size_t n = 0; n < c.shapes.size(); ++n) {
     const auto& inputs = c.shapes[n]->inputs;
@@ -276,7 +293,7 @@ std::shared_ptr<Shapes> shapes_of(Calls& c, const Tensors& tensors) {
   return nullptr;
 }
 
-// Whether no argument that is changed shares memory with another one.
+// Returns true if no argument that the program changes overlaps another argument in memory.
 bool are_apart(const Calls& c, const Shapes& s, const c10::SmallVector<char*, 32>& memory) {
   for (const Py_ssize_t i : c.changed)
     for (size_t j = 0; j < s.inputs.size(); ++j)
@@ -285,7 +302,8 @@ bool are_apart(const Calls& c, const Shapes& s, const c10::SmallVector<char*, 32
   return true;
 }
 
-// The result of the call, or null for a Python error; a result that is false for a call that is unlike those before.
+// Makes a call by a recorded one and returns its result. If no recorded call matches, it returns null and `made` stays
+// false. If a Python error occurs, it returns null.
 Ref make_call(Calls& c, PyObject* const* args, Py_ssize_t count, PyObject* names, bool& made) {
   Objects leaves;
   Tensors tensors;
@@ -296,7 +314,7 @@ Ref make_call(Calls& c, PyObject* const* args, Py_ssize_t count, PyObject* names
   c10::SmallVector<char*, 32> memory;
   for (Tensor* tensor : tensors) memory.push_back(address(*tensor, false));
   for (const Py_ssize_t i : c.changed) {
-    if (tensors[i]->is_inference() && !c10::InferenceMode::is_enabled()) return {};  // which is refused
+    if (tensors[i]->is_inference() && !c10::InferenceMode::is_enabled()) return {};  // Python reports the error
     memory[i] = address(*tensors[i], true);
   }
   if (!are_apart(c, *s, memory)) return {};
@@ -351,9 +369,10 @@ PyObject* calls_call(PyObject* self, PyObject* const* args, Py_ssize_t count, Py
   return PyErr_Occurred() ? nullptr : Py_NewRef(Py_NotImplemented);
 }
 
-// remember(inputs, results, first, end, scratch, cores, releases, constants, keeper): a call as Python has made it. A result
-// is a tensor, or the number of the argument in whose memory it is; constants are numbers of arguments. Tensors that are not
-// plain are not remembered, and forgotten is what was computed from other constants.
+// remember(inputs, results, first, end, scratch, cores, releases, constants, keeper): records a call that Python has
+// made, with its tensors; see Shapes for the other parameters. A result is a tensor, or the index of the argument whose
+// memory it uses. Constants are indices of arguments. Removes recorded calls whose constants have changed. Returns True
+// if it recorded the call; calls with tensors that are not plain are not recorded.
 PyObject* calls_remember(PyObject* self, PyObject* args) {
   Calls& c = calls_of(self);
   auto s = std::make_shared<Shapes>();
@@ -390,7 +409,8 @@ PyObject* calls_remember(PyObject* self, PyObject* args) {
   Py_RETURN_TRUE;
 }
 
-// Calls(run, arguments, keywords, examples, sources, changed, result, leaves, build, state, fail); `state` is for `holds`.
+// Calls(run, arguments, keywords, examples, sources, changed, result, leaves, build, state, fail): see the fields of
+// Calls. `run` is the address of the program's C++ function, and `state` a tuple for `holds`.
 PyObject* calls_new(PyTypeObject* type, PyObject* args, PyObject*) {
   PyObject *arguments, *keywords, *examples, *sources, *changed, *result, *leaves, *build, *state, *fail;
   long long run;
@@ -430,7 +450,8 @@ void calls_free(PyObject* self) {
   Py_DECREF(type);
 }
 
-// A module may have the program that was compiled from it as an attribute: the collector has to see what leads back.
+// For Python's cycle collector: a module may refer to the program that was compiled from it, whose state refers to the
+// module.
 int calls_traverse(PyObject* self, visitproc visit, void* arg) {
   Py_VISIT(Py_TYPE(self));
   Calls* const c = reinterpret_cast<Object*>(self)->calls;
@@ -438,16 +459,16 @@ int calls_traverse(PyObject* self, visitproc visit, void* arg) {
   return 0;
 }
 
-// Where the tensor of a Python object is, for comparison with its `_cdata`.
+// address(tensor): address of the C++ tensor, which Python compares with `_cdata`; see tensor_of.
 PyObject* address_of(PyObject*, PyObject* object) {
   return PyLong_FromVoidPtr(is_tensor(object) ? tensor_of(object).unsafeGetTensorImpl() : nullptr);
 }
 
-// All of a tensor that a program could notice, on whatever device it is; its sizes and strides are `numbers` of the
-// snapshot.
+// All properties of a tensor on which a compiled program may depend, on any device. Its sizes and strides are in
+// `Snapshot::numbers`.
 struct Seen {
-  const Tensor* tensor;             // to prefetch only: it may be gone by now,
-  const c10::StorageImpl* storage;  // and so may this
+  const Tensor* tensor;             // only prefetched, because it may have been freed
+  const c10::StorageImpl* storage;  // likewise
   c10::DispatchKeySet keys;
   const void* memory;
   int64_t offset;
@@ -460,13 +481,14 @@ struct Seen {
       : tensor(&t), storage(t.unsafe_storage().unsafeGetStorageImpl()), keys(t.key_set()), memory(storage->data()),
         offset(t.storage_offset()), rank(t.dim()), device(t.device()), dtype(t.dtype()), gradient(t.requires_grad()) {}
 
-  // What is compared of a tensor lies in all of it, and in its storage.
+  // The comparison reads all cache lines of the tensor object, and the first line of its storage object.
   void prefetch() const {
     for (size_t line = 0; line <= sizeof(Tensor); line += 64) __builtin_prefetch((const char*)tensor + line);
     __builtin_prefetch(storage);
   }
 
-  // After the keys nothing branches on what is compared: that would take longer than to compare the rest.
+  // Compares without branches after the keys and the rank, because mispredicted branches take longer than the
+  // comparisons. `places`: also compares the address of the memory.
   bool matches(const Tensor& t, const int64_t* numbers, bool places) const {
     if (t.key_set() != keys || size_t(t.dim()) != rank) return false;
     uint64_t differ = (t.device() != device) | (t.dtype() != dtype) | (t.requires_grad() != gradient);
@@ -477,37 +499,41 @@ struct Seen {
   }
 };
 
-// Of several tensors, in little memory: a program may have hundreds of constants, which are all compared in each call.
+// Properties of several tensors, stored compactly: a program may have hundreds of constants, and each call compares
+// all.
 struct Snapshot {
   std::vector<Seen> tensors;
   std::vector<int64_t> numbers;
 };
-constexpr ptrdiff_t AHEAD = 4;  // so many tensors ahead are prefetched
+constexpr ptrdiff_t AHEAD = 4;  // prefetch distance in tensors
 
+// Returns true for a plain strided tensor on any device.
 bool is_known(const at::TensorBase& t) {
   return t.defined() && t.layout() == at::kStrided && t.has_storage() && !t.is_quantized() &&
          !t.key_set().has_any(c10::DispatchKeySet({c10::DispatchKey::Python, c10::DispatchKey::Negative,
                                                    c10::DispatchKey::Conjugate, c10::DispatchKey::ZeroTensor}));
 }
 
-// snapshot(tensors): for `is_alike`; None for what are no plain tensors, or in a thread where a mode looks at them.
+// snapshot(tensors): records tensors for `is_alike`. Returns None if one is no plain tensor, or if a dispatch mode is
+// active.
 PyObject* snapshot(PyObject*, PyObject* tensors) {
   if (!PyTuple_Check(tensors)) return PyErr_Format(PyExc_TypeError, "snapshot of a tuple");
-  auto found = std::make_unique<Snapshot>();
+  auto record = std::make_unique<Snapshot>();
   for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(tensors); ++i) {
     PyObject* const object = PyTuple_GET_ITEM(tensors, i);
     if (!is_tensor(object) || !is_known(tensor_of(object)) || !is_plain_thread()) Py_RETURN_NONE;
     const Tensor& t = *tensor_of(object).unsafeGetTensorImpl();
-    found->tensors.emplace_back(t);
+    record->tensors.emplace_back(t);
     for (const auto part : {t.sizes(), t.strides()})
-      found->numbers.insert(found->numbers.end(), part.begin(), part.end());
+      record->numbers.insert(record->numbers.end(), part.begin(), part.end());
   }
-  return PyCapsule_New(found.release(), "snapshot", [](PyObject* capsule) {
+  return PyCapsule_New(record.release(), "snapshot", [](PyObject* capsule) {
     delete static_cast<Snapshot*>(PyCapsule_GetPointer(capsule, "snapshot"));
   });
 }
 
-// is_alike(snapshot, tensors, places): whether they are as they were, and with `places` where they were.
+// is_alike(snapshot, tensors, places): returns True if the tensors have the recorded properties; with `places`, also
+// the same memory.
 PyObject* is_alike(PyObject*, PyObject* const* args, Py_ssize_t count) {
   const auto seen = count == 3 ? static_cast<Snapshot*>(PyCapsule_GetPointer(args[0], "snapshot")) : nullptr;
   if (!seen || !PyTuple_Check(args[1])) return PyErr_Format(PyExc_TypeError, "is_alike(snapshot, tuple, places)");
@@ -527,7 +553,8 @@ PyObject* is_alike(PyObject*, PyObject* const* args, Py_ssize_t count) {
   return PyBool_FromLong(same);
 }
 
-// seen(tensor): address, number of changes and sample of a constant; None for what is not a plain tensor.
+// seen(tensor): returns the address, version and checksum of a constant (see Constant), or None for no plain CPU
+// tensor.
 PyObject* seen(PyObject*, PyObject* object) {
   if (!is_tensor(object) || !is_known(tensor_of(object)) || !tensor_of(object).device().is_cpu()) Py_RETURN_NONE;
   const Constant now = Constant::of(0, *tensor_of(object).unsafeGetTensorImpl());

@@ -12,7 +12,8 @@ namespace host {
 inline void to_device(void* to, const void* from, size_t bytes) { std::memcpy(to, from, bytes); }
 inline void to_host(void* to, const void* from, size_t bytes) { std::memcpy(to, from, bytes); }
 
-// Memory for `n` elements, on a cache line. All bits are set, so an element that no kernel writes is not a number.
+// Allocates memory for `n` elements, aligned to a cache line. All bits are set, so an element that no kernel writes is
+// not a number.
 template <class T>
 inline T* allocate(size_t n) {
   const size_t bytes = (n * sizeof(T) / 64 + 1) * 64;
@@ -21,7 +22,7 @@ inline T* allocate(size_t n) {
   return (T*)std::memset(p, 0xff, bytes);
 }
 
-// Prints the median time of a call, of as many calls as fit into half a second.
+// Calls `run` for half a second, at least three times, and prints the median time of a call.
 template <class Run>
 inline void measure(Run run) {
   typedef std::chrono::steady_clock Clock;

@@ -18,7 +18,7 @@ inline void to_host(void* to, const void* from, size_t bytes) {
   must(cudaMemcpy(to, from, bytes, cudaMemcpyDeviceToHost));
 }
 
-// Device memory for `n` elements. All bits are set, so an element that no kernel writes is not a number.
+// Allocates device memory for `n` elements. All bits are set, so an element that no kernel writes is not a number.
 template <class T>
 inline T* allocate(size_t n) {
   void* p = nullptr;

@@ -1,7 +1,7 @@
 
-// --- tensor maps
-// A map of `rank` dimensions, the fastest first; strides are bytes. The driver's function comes from the CUDA runtime,
-// so nothing is linked; numbers of data types, swizzles and promotions are those of cuda.h.
+// --- tensor maps Encodes a TMA tensor map. Dimensions are listed from the fastest to the slowest; strides are in
+// bytes. The driver's encode function is looked up through the CUDA runtime, so the program need not link libcuda.
+// `type`, `swizzle` and `promotion` are values of the enums in cuda.h.
 TensorMap tensor_map(int type, unsigned rank, void* memory, std::vector<unsigned long long> extents,
                      std::vector<unsigned long long> strides, std::vector<unsigned> box, int swizzle, int promotion) {
   typedef int (*Encode)(void*, int, unsigned, void*, const unsigned long long*, const unsigned long long*,

@@ -1,6 +1,7 @@
 struct Half { unsigned short bits; };
 struct Brain { unsigned short bits; };
 
+// Element `i` of the random sequence `stream`. `random_words` in Python computes the same words.
 inline unsigned long long random_word(unsigned long long stream, unsigned long long i) {
   unsigned long long x = (i + 1) * 0x9E3779B97F4A7C15ull + stream * 0xD1B54A32D192ED03ull;
   x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9ull;
@@ -12,7 +13,8 @@ inline double random_fraction(unsigned long long stream, unsigned long long i, i
   return double((long long)(random_word(stream, i) >> (63 - bits)) - half) / double(half);
 }
 
-// Numbers into and out of the storage types. What goes in is exact in its type, so nothing is rounded.
+// Conversions between double and the element types. Values that are stored are exact in their type, so nothing is
+// rounded.
 inline void store(double& x, double v) { x = v; }
 inline void store(float& x, double v) { x = float(v); }
 inline void store(Brain& x, double v) {
@@ -66,7 +68,9 @@ inline bool* integers<bool>(unsigned long long stream, size_t n) {
   return (bool*)upload(values);
 }
 
-// Results: single values within the tolerance, and the weighted sum of all within what so many of them may add up to.
+// Checks a result of `n` elements. `count` sampled elements (every `step`-th) must be within `tolerance` of `want`. The
+// fingerprint, a sum of all finite elements with random weights, must be within tolerance * (n + 1). The number of
+// elements that are not finite must be `not_finite`. Prints differences and returns true if all agree.
 template <class T>
 inline bool check_floats(const T* device, size_t n, const double* want, size_t count, size_t step, double tolerance,
                          double fingerprint, size_t not_finite, int number) {

@@ -1,5 +1,5 @@
-// Registers a guard for the device `cuda` that does nothing. PyTorch's build for the CPU has none, and asks for one when
-// it slices a fake tensor of that device.
+// Registers a device guard for `cuda` that does nothing. PyTorch needs one to slice a fake tensor on that device, and
+// its CPU build has none.
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 
 namespace c10::impl {

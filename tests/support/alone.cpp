@@ -1,7 +1,9 @@
-// A program of the CPU target without Python. From the standard input it reads 64-bit numbers: how many buffers there are,
-// the bytes of each; the contents of all, one behind the other; how many numbers its launches are, and these; the
-// threads. It writes the contents of all buffers to the standard output. Every buffer is memory of its own, so that a
-// sanitizer sees an access behind it.
+// Runs a program of the CPU target without Python, so that sanitizers can check it. It reads from the standard input,
+// with all numbers as 64-bit integers:
+//   number of buffers, size of each in bytes, contents of all buffers one after the other,
+//   length of the encoded launches (see host.hpp), the launches, 1, number of threads.
+// It writes the contents of all buffers to the standard output. Every buffer is allocated separately, so that a
+// sanitizer detects accesses past its end.
 #include <cstdio>
 #include <cstdlib>
 #include <thread>
@@ -14,17 +16,19 @@ static void read(void* to, size_t bytes) {
   if (fread(to, 1, bytes, stdin) != bytes) abort();
 }
 
+// Reads a length and then so many numbers.
 static std::vector<long long> numbers() {
   long long count;
   read(&count, sizeof count);
-  std::vector<long long> found(count);
-  read(found.data(), count * sizeof count);
-  return found;
+  std::vector<long long> values(count);
+  read(values.data(), count * sizeof count);
+  return values;
 }
 
 #ifdef THREADS
-// What `#pragma omp` calls, by threads that a sanitizer knows. Shares go to the threads in turn, so that no two of
-// neighbouring ones are of one thread, and nothing but begin and end of the loop puts blocks of two in an order.
+// Replaces libgomp, the runtime of `#pragma omp`, by std::thread, which the thread sanitizer understands. Loop
+// iterations go to the threads round robin, so adjacent ones are on different threads, and only the start and the end
+// of a loop synchronize threads. The sanitizer then sees every race between blocks.
 static thread_local long number, count, next, last;
 
 extern "C" void GOMP_parallel(void (*body)(void*), void* data, unsigned threads, unsigned) {
@@ -43,7 +47,7 @@ extern "C" bool GOMP_loop_nonmonotonic_dynamic_start(long start, long stop, long
 extern "C" void GOMP_loop_end_nowait() {}
 #endif
 
-extern "C" double omp_get_wtime() { return 0; }  // no clock is given, but the text has the call
+extern "C" double omp_get_wtime() { return 0; }  // not called, because the clock below is null; must link
 
 int main() {
   const auto sizes = numbers();

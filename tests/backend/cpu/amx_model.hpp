@@ -1,5 +1,6 @@
-// What AMX does, in C++: registers of up to 16 rows of 64 bytes, and what it traps at (Intel's manual, LDTILECFG, TILELOADD,
-// TILESTORED, TDPBF16PS).
+// Model of AMX in plain C++, for tests on machines without AMX. It has the interface of the section vector.tiles in
+// functions.hpp: tile registers of up to 16 rows of 64 bytes. It traps where the instructions fault (Intel's manual:
+// LDTILECFG, TILELOADD, TILESTORED, TDPBF16PS).
 static const bool has_tiles = true;
 struct Tiles { unsigned char palette = 1, start = 0, none[14] = {}; unsigned short bytes[16] = {}; unsigned char rows[16] = {}; };
 static thread_local Tiles tiles = {0};
