@@ -248,10 +248,15 @@ class MissingPackageError(DeplodockError, ImportError):
 
 
 def missing_package(error: BaseException) -> str | None:
-    """Returns the message for the user if the error is a failed import of PyTorch, else None."""
-    if isinstance(error, ModuleNotFoundError) and error.name == "torch":
-        return "PyTorch is needed to capture and run programs, and is not installed: pip install torch"
-    return None
+    """Returns the message for the user if the error is a failed import of an optional package, else None."""
+    return OPTIONAL.get(str(error.name)) if isinstance(error, ModuleNotFoundError) else None
+
+
+OPTIONAL = {
+    "torch": "PyTorch is needed to capture and run programs, and is not installed: pip install torch",
+    "onnx": "onnx is needed to read ONNX models, and is not installed: pip install 'deplodock[onnx]'",
+}
+"""Package that may be missing -> the message for the user."""
 
 
 class PluginError(CompileError):

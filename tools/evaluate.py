@@ -38,6 +38,9 @@ class Program:
     Attributes:
         names: names of the argument tensors; empty for the names of the parameters.
         place: file and line of the source.
+        dynamic_shapes: sizes that vary, as for `deplodock.compile`.
+        expected: function that returns the results of another system on the arguments; default: eager PyTorch.
+        peer: name of that system.
     """
 
     function: Callable[..., Any]
@@ -45,6 +48,9 @@ class Program:
     kwargs: dict[str, Any] = field(default_factory=dict[str, Any])
     names: tuple[str, ...] = ()
     place: tuple[str, int] | None = None
+    dynamic_shapes: Any = None
+    expected: Callable[[], list[torch.Tensor]] | None = None
+    peer: str = "PyTorch"
 
 
 class PythonError(CompileError):

@@ -71,7 +71,8 @@ class Source:
     """Kind of FILE that commands take in place of Python, an entry of the group `deplodock.sources`.
 
     A method `compile`, `run` or `tune` carries out that command. It takes the context of click and the parameters
-    (`Params`). A command without a method refuses the file.
+    (`Params`). A command without a method refuses the file. A class with a method `program`, which returns the program
+    of a file (`evaluate.Program`), has no such methods: all commands treat the program as one of a Python file.
 
     Attributes:
         metavar: the kind in usage lines, such as `MODEL`.
@@ -110,6 +111,8 @@ def handler_of(command: str, file: str | None) -> Callable[[click.Context, Param
         return None
     for source in sources():
         if source.matches(file):
+            if hasattr(source, "program"):
+                return None
             if (handler := getattr(source, command, None)) is None:
                 raise click.UsageError(source.refusals[command].format(file=file))
             return handler
@@ -117,6 +120,11 @@ def handler_of(command: str, file: str | None) -> Callable[[click.Context, Param
         kinds = " or ".join(f"a {s.marker} ({s.metavar})" for s in sources() if s.marker)
         raise click.UsageError(f"{file} is a folder" + (f" without {kinds}" if kinds else ", not a FILE.py"))
     return None
+
+
+def program_of(file: str) -> Any | None:
+    """Returns the program of a file of a kind with a method `program` (`Source`), or None."""
+    return next((s.program(file) for s in sources() if hasattr(s, "program") and s.matches(file)), None)  # pyright: ignore
 
 
 @cache

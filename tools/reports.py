@@ -43,6 +43,7 @@ from ..target.attribute import on_cores
 from ..target.model import Target
 from . import terminal
 from .evaluate import Program, evaluate, load_file, read_dynamic
+from .modes import program_of
 from .tables import si
 
 
@@ -97,7 +98,7 @@ def load(
     if (file is None) == (code is None):
         raise CompileError("give either -c EXPRESSION or a FILE.py")
     torch.manual_seed(seed)
-    program = evaluate(code) if code is not None else load_file(str(file))
+    program = evaluate(code) if code is not None else program_of(str(file)) or load_file(str(file))
     with warnings.catch_warnings(), steps("capturing"):
         warnings.simplefilter("ignore", FallbackWarning)
         captured = capture(
@@ -107,7 +108,7 @@ def load(
             names=program.names,
             place=program.place,
             fallback=fallback,
-            dynamic_shapes=read_dynamic(dynamic, program),
+            dynamic_shapes=read_dynamic(dynamic, program) or program.dynamic_shapes,
         )
     if not captured.updates and all(o.kind == "constant" for o in captured.outputs):
         where = None if program.place is None else f"{program.place[0]}:{program.place[1]}"
@@ -280,8 +281,8 @@ def run(loaded: Loaded, executor: str) -> dict[str, Any]:
 
     arguments = captured.bind(program.args, program.kwargs)
     shown = sorted({o.index for o in captured.outputs if o.kind == "result"})
-    judge = "PyTorch draws other numbers" if captured.draws else expected
-    return outcome_of(CompiledFunction(captured, compilation, executor), arguments, judge, shown)
+    judge = "PyTorch draws other numbers" if captured.draws else program.expected or expected
+    return outcome_of(CompiledFunction(captured, compilation, executor), arguments, judge, shown, program.peer)
 
 
 def outcome_of(
@@ -289,6 +290,7 @@ def outcome_of(
     arguments: Sequence[torch.Tensor],
     expected: Callable[[], Sequence[torch.Tensor]] | str,
     shown: Sequence[int] | None = None,
+    peer: str = "PyTorch",
 ) -> dict[str, Any]:
     """Runs a program and compares its results with the expected ones. Returns data for `outcome_text`.
 
@@ -298,6 +300,7 @@ def outcome_of(
         expected: function that returns the results of PyTorch. It is called after the program, because it may change
             the arguments. A text is the reason why PyTorch cannot be compared; the reference is used then.
         shown: indices of the compared results; default: all.
+        peer: name of the system whose results `expected` returns.
     """
     captured, compilation, executor = program.captured, program.compilation, program.executor
     changed = {argument for _, argument in captured.updates}
@@ -317,7 +320,7 @@ def outcome_of(
         reference = make_executor("reference", compilation).run(arguments)
         right = [reference[i] for i in shown]
     else:
-        against, right = "PyTorch", expected()
+        against, right = peer, expected()
     tensors = compilation.at("tensor")
     sizes = bind_sizes(main_function(tensors), [t.shape for t in arguments])
     allowed = tolerances(tensors, sizes, factor_roundoff(module))
