@@ -39,7 +39,10 @@ _FRAME = re.compile(r'File "([^"]+)", line (\d+)')
 _SITE = f"{os.sep}site-packages{os.sep}"
 _TORCH = os.path.dirname(os.path.abspath(torch.__file__)) + os.sep
 _FRONTEND = os.path.dirname(os.path.abspath(__file__)) + os.sep
-_DRIVERS = tuple(os.path.join(os.path.dirname(_FRONTEND[:-1]), name) for name in ("api.py", "dynamo.py"))
+_PACKAGE = os.path.dirname(os.path.dirname(_FRONTEND[:-1]))
+_DRIVERS = tuple(
+    os.path.join(_PACKAGE, *path) for path in (("frontend", "api.py"), ("frontend", "dynamo.py"), ("extras", ""))
+)
 _TYPED = (EXPRESSION, "<stdin>", "<ipython-input-", "<python-input-")
 """Prefixes of the file names of code that was typed."""
 _STANDARD = os.path.abspath(sysconfig.get_paths()["stdlib"]) + os.sep

@@ -117,7 +117,7 @@ class _FusedNests:
         return affordable and not self.reads.isdisjoint(other.reads)
 
     def take(self, first: _FusedNests) -> None:
-        """Moves the nests of `first` to the front of this group."""
+        """Adds the nests of `first` before those of this group, and empties `first`."""
         self.members, first.members = [*first.members, *self.members], []
         self.used_from = min(first.used_from, self.used_from)
         small, large = sorted((first.reads, self.reads), key=len)

@@ -45,7 +45,7 @@ class PackOperandsPass(NestPass):
     of its own. The dimensions of the copy are, from the outermost to the innermost:
 
     1. the tiles of i, if the tile extent divides the extent of i;
-    2. indices with tile extent 1;
+    2. indices of which a tile has one value;
     3. the other indices, such as the index of the sum;
     4. i, or its position inside a tile.
 

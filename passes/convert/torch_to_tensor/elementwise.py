@@ -257,7 +257,7 @@ def _integer_power(b: Builder, x: SSAValue, y: SSAValue) -> SSAValue:
 def _gcd(b: Builder, x: SSAValue, y: SSAValue) -> SSAValue:
     """Returns the greatest common divisor, by Euclid's algorithm.
 
-    The number of steps is fixed. It is the worst case for the width, two consecutive Fibonacci numbers."""
+    The number of steps is that of the worst case: two consecutive Fibonacci numbers."""
     x, y = b.abs(x), b.abs(y)
     zero, one = b.like(x, 0), b.like(x, 1)
     steps, small, large = 1, 1, 1
@@ -272,8 +272,7 @@ def _gcd(b: Builder, x: SSAValue, y: SSAValue) -> SSAValue:
 def _hypot(b: Builder, x: SSAValue, y: SSAValue) -> SSAValue:
     x, y = b.abs(x), b.abs(y)
     large, small = b.maximum(x, y), b.minimum(x, y)
-    # The square of the ratio does not overflow.
-    ratio = b.div(small, large)
+    ratio = b.div(small, large)  # The squares of a ratio do not overflow.
     length = b.mul(large, b.sqrt(b.plus(b.mul(ratio, ratio), 1)))
     length = b.select(b.cmp("eq", large, 0), large, length)
     infinity = b.like(x, inf)

@@ -1,6 +1,6 @@
 """Matmuls: index maps of both operands to the full index space, a multiplication, and a sum.
 
-The *index space* of `x[i, k] @ y[k, j]` is (i, j, k): the dimensions of the result, then the summed ones.
+The *index space* of `x[i, k] @ y[k, j]` is (i, j, k): the dimensions of the result, then those of the sum.
 """
 
 from __future__ import annotations

@@ -50,7 +50,7 @@ def fold(
         step: Step function. It must use only its arguments, no other values of `b`.
         count: Number of steps.
         carries: Initial carries.
-        sliced_inputs: Tensors with one slice per step along the first dimension. Step i gets slice i.
+        sliced_inputs: Tensors of which step i gets slice i along the first dimension.
         shared: Tensors that every step gets as a whole.
         history: Positions of the carries whose values of all steps are returned.
     """

@@ -204,15 +204,15 @@ decomposes("cumprod")(partial(_scanned, kind=ReductionKind.MUL))
 
 
 def _extreme_so_far(b: Builder, self: SSAValue, dim: int, kind: ReductionKind) -> list[SSAValue]:
-    """Returns the extreme of the elements so far, and its index as i64. Of several NaN, or of several equal extremes,
-    it is the index of the last one."""
+    """Returns the extreme of the elements so far, and its index as i64: that of the last NaN, or the last equal
+    extreme."""
     x = b.working(self)
     rank = len(extents_of(x.type))
     if not rank:
         return [x, b.constant(0, [], i64)]
     dim = normal_dim(dim, rank)
     best = b.cast(b.scan(kind, x, dim), element_type(self.type))
-    # The index is the last position at which an element equals the extreme of all elements up to it.
+    # An element that equals the extreme of all elements up to it sets the position until the next one does.
     hit = b.cmp("eq", x, b.working(best))
     if is_float(x.type):
         hit = b.either(hit, b.isnan(x))

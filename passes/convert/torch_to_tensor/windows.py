@@ -248,8 +248,8 @@ def _strided(
 ) -> list[Window]:
     """Returns the window of each pooled dimension.
 
-    With `over_padding` the padding counts as elements of the input. The declared result has the number of outputs,
-    which depends on `ceil_mode`."""
+    With `over_padding` the padding counts as elements of the input. The number of outputs is that of the declared
+    result, which depends on `ceil_mode`."""
     rank = len(extents_of(x.type))
     n = min(len(kernel_size), rank)
     spread = [_per_dimension(v, n) for v in (kernel_size, stride or kernel_size, padding, dilation)]
@@ -273,7 +273,7 @@ def _adaptive(x: SSAValue, output_size: Sequence[int]) -> list[Window]:
 def _largest_and_place(b: Builder, x: SSAValue, windows: Sequence[Window]) -> list[SSAValue]:
     """Returns the largest element of each window, and its flat index in the pooled dimensions of the input.
 
-    It is the index of the last NaN, or else of the first of equal elements, as in PyTorch.
+    The index is that of the last NaN, or the first of equal elements, as in PyTorch.
     """
     shape = extents_of(x.type)
     inside = range(len(shape) - len(windows), len(shape))
