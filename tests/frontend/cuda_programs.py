@@ -1,8 +1,7 @@
-"""Captures programs of CUDA tensors on a machine without a GPU, and prints those that only a GPU's tensors refuse.
+"""Captures programs of CUDA tensors on a machine without a GPU, and prints those that are refused only for a GPU.
 
-For tensors of a GPU PyTorch calls operators of its own, and a tensor that a decomposition makes without a device lies
-on another device than the program's. Fake tensors of the device `cuda` show both. PyTorch's build for the CPU traces
-them once it has a guard for that device, which `device_guard.cpp` registers.
+PyTorch calls other operators for CUDA tensors, and decompositions may make a tensor on the wrong device. Fake tensors
+of the device `cuda` show both. PyTorch's CPU build traces them if `device_guard.cpp` registers a guard for that device.
 
 Usage: python tests/frontend/cuda_programs.py [EVERY] captures every EVERY-th program (default 1). The exit status is 1
 if a program is refused.
@@ -52,8 +51,10 @@ RECURRENT = (nn.LSTMCell, nn.GRUCell, nn.RNNCell, nn.LSTM, nn.GRU, nn.RNN)
 
 
 class Held(nn.Module):
-    """A function whose closed-over tensors are buffers and whose closed-over modules are submodules, so that all of
-    them can be replaced by tensors of another device."""
+    """A function as a module: tensors of its closure are buffers, modules of its closure are submodules.
+
+    So all of them can be replaced by tensors of another device.
+    """
 
     def __init__(self, function: Callable[..., Any]) -> None:
         super().__init__()
@@ -90,8 +91,10 @@ class Held(nn.Module):
 
 
 def capture_on_gpu(built: Built, default: bool) -> None:
-    """Captures a program with its arguments and weights as fake tensors of a GPU. With `default` the tensors that the
-    program makes lie there, too, as after `torch.set_default_device("cuda")`."""
+    """Captures a program with its arguments and weights as fake tensors of a GPU.
+
+    With `default`, tensors that the program makes are on the GPU too, as after `torch.set_default_device("cuda")`.
+    """
     mode, moved = FakeTensorMode(), dict[int, torch.Tensor]()
 
     def move(tensor: torch.Tensor) -> torch.Tensor:
@@ -113,8 +116,11 @@ def capture_on_gpu(built: Built, default: bool) -> None:
 
 
 def programs() -> Iterator[Program]:
-    """Returns all programs by name, each with the function that makes it: the 84 shapes, the classes with targets,
-    programs as people write them, PyTorch's operators, and recurrent networks."""
+    """Yields all programs by name, each with a function that returns the program and its arguments.
+
+    They are the 84 shapes, the classes with targets, programs as people write them, PyTorch's operators, and recurrent
+    networks.
+    """
     from programs.people import PROGRAMS
 
     from benchmarks.common.cases import cases
@@ -136,7 +142,7 @@ def _operators() -> Iterator[Program]:
 
 
 def _sample(operator: Any) -> Built:
-    """Returns the call of an operator with its first sample that has a tensor."""
+    """Returns a call of an operator with its first sample that has a tensor, as a function and its tensors."""
     for sample in operator.sample_inputs("cpu", torch.float32, requires_grad=False):
         leaves, spec = pytree.tree_flatten(((sample.input, *sample.args), sample.kwargs))
         places = [i for i, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)]
@@ -154,8 +160,10 @@ def _sample(operator: Any) -> Built:
 
 
 def refused(every: int) -> Iterator[tuple[str, str]]:
-    """Returns the programs that are refused for tensors of a GPU and captured for those of the host, each with the
-    message. The recurrent networks are tried in any case."""
+    """Yields the name and the error of each program that is captured for the CPU and refused for a GPU.
+
+    Tries every `every`-th program, and all recurrent networks.
+    """
     table = [*programs()]
     for name, build in dict(table[::every] + table[-len(RECURRENT) :]).items():
         operator = name.removeprefix("torch: ")
@@ -173,7 +181,7 @@ def refused(every: int) -> Iterator[tuple[str, str]]:
 
 
 def trace_without_gpu() -> None:
-    """Makes PyTorch's build for the CPU trace fake tensors of a GPU."""
+    """Makes PyTorch's CPU build trace fake tensors of a GPU."""
     if not torch.backends.cuda.is_built():
         root = Path(torch.__file__).parent
         with tempfile.TemporaryDirectory() as folder:

@@ -1,4 +1,4 @@
-"""The public API: compiled callables, their texts, what they refuse, and the torch.compile backend."""
+"""The public API: compiled functions, their printed levels, refused arguments, and the torch.compile backend."""
 
 from __future__ import annotations
 

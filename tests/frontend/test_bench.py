@@ -1,4 +1,4 @@
-"""Our programs beside PyTorch's: errors, times, and when each kernel ran."""
+"""Measurements of programs against PyTorch: errors, times, and the timeline of kernels."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ X = torch.randn(33, 33)
 
 
 def with_a_gap(x: torch.Tensor) -> torch.Tensor:
-    """Kernels, what PyTorch computes, kernels."""
+    """A program with an operator left to PyTorch between kernels."""
     return torch.linalg.inv(torch.relu(x) @ x).softmax(-1) @ x
 
 
@@ -90,7 +90,7 @@ def test_what_cannot_be_checked_says_why() -> None:
 
 
 def test_a_profile_is_of_the_sizes_of_the_call() -> None:
-    """Bytes and operations of a program for any number of rows are those of the arguments that it was given."""
+    """For a program with a dynamic size, bytes and operations are those of the measured arguments."""
     rows = torch.export.Dim("rows", min=2, max=10_000)
 
     def function(x: torch.Tensor) -> torch.Tensor:

@@ -1,4 +1,4 @@
-"""From Python to the torch dialect: what arguments stand for, where ops come from, what is refused."""
+"""Capture, from Python to the torch dialect: arguments, source locations, and refusals."""
 
 from __future__ import annotations
 
@@ -187,7 +187,7 @@ def test_a_number_divided_by_a_tensor(dtype: torch.dtype) -> None:
 
 
 def test_one_tensor_for_two_arguments() -> None:
-    """What holds for the example, that two arguments are one tensor, does not hold for other calls."""
+    """The example passes the same tensor for two arguments; later calls may pass different tensors."""
     x, y = torch.randn(3, requires_grad=True), torch.randn(3)
     program = deplodock.compile(lambda a, b, c: (a - b["c"]) * c, (x, {"c": x}, x))
     torch.testing.assert_close(program(y, {"c": x}, y), ((y - x) * y).detach(), check_stride=False)

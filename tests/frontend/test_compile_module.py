@@ -1,4 +1,4 @@
-"""Programs that are written as IR, at each level, as functions of tensors."""
+"""Compilation of programs written as IR, at each level, to functions of tensors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Programs of tensors on a GPU, for which PyTorch has operators of its own: captured without one, from fake tensors."""
+"""Capture of programs of CUDA tensors, for which PyTorch calls other operators, from fake tensors without a GPU."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from deplodock.frontend.capture import export
 
 
 def captured(build: Callable[[], Any], monkeypatch: pytest.MonkeyPatch) -> str:
-    """Returns the torch level of a program whose tensors are made by `build`."""
+    """Returns the torch-level IR of a program, whose tensors `build` makes as fake CUDA tensors."""
     monkeypatch.setattr(export, "kind_of", lambda tensor: None)  # which refuses fake tensors
     with FakeTensorMode(), torch.device("cuda"), torch.no_grad():
         function, args = build()
@@ -36,12 +36,12 @@ def test_programs_of_the_smoke_test(name: str, monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_an_operator_that_is_composite_on_the_host_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a GPU `rms_norm` is one operator, `_fused_rms_norm`, which has a decomposition all the same."""
+    """For CUDA tensors `rms_norm` is one operator, `_fused_rms_norm`, which is decomposed as well."""
     assert "rsqrt" in captured(lambda: (nn.RMSNorm(8), (torch.randn(4, 8),)), monkeypatch)
 
 
 def test_nothing_is_refused_on_a_gpu_only(request: pytest.FixtureRequest) -> None:
-    """With `--people all` every program of the suites is captured, otherwise a slice."""
+    """Every 47th program is captured; with `--people all` every program."""
     every = 1 if request.config.getoption("--people") == "all" else 47
     script = str(Path(__file__).with_name("cuda_programs.py"))
     run = subprocess.run([sys.executable, script, str(every)], capture_output=True, text=True, timeout=600)

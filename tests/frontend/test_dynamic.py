@@ -1,4 +1,4 @@
-"""Programs with sizes known only at run time: captured once, right at every size of the declared range."""
+"""Programs with dynamic sizes: captured once, right at every size of the declared range."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_sizes_that_follow_from_others():
 
 
 def test_two_sizes_in_one_dimension():
-    """Strides that nobody knows before run time: the coordinates are computed."""
+    """Merging two dynamic dimensions makes strides dynamic, so coordinates are computed."""
 
     def merged(x: torch.Tensor) -> list[torch.Tensor]:
         flat = x.reshape(-1, 4)
@@ -122,7 +122,7 @@ def test_what_cannot_be_done_names_operator_and_size():
 
 @NEEDS_SLICES
 def test_one_cuda_text_and_its_artifact(tmp_path: Path):
-    """Compiled once, saved, read back: every size runs the same text, and is checked as before."""
+    """A saved and loaded program runs one CUDA text for all sizes, and checks the range of sizes."""
     shapes = ({0: BATCH}, {0: Dim("more", min=1, max=1000)})
     program = deplodock.compile(derived, (rows(5, 8), rows(3, 8)), executor="emulator", dynamic_shapes=shapes)
     program.save(tmp_path / "derived")

@@ -1,4 +1,4 @@
-"""Programs typed on the command line or written in a file: inputs, names, and errors with their place."""
+"""Programs in `-c` and in Python files: their inputs, names, and errors with locations."""
 
 from __future__ import annotations
 

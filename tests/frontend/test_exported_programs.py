@@ -1,4 +1,4 @@
-"""Programs of torch.export, compiled."""
+"""Compilation of programs exported by torch.export."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Operators that are left to PyTorch on request: opaque steps between the kernels, listed and never silent."""
+"""`fallback="eager"`: operators that PyTorch executes between kernels, with a warning for each."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from deplodock.tools.cli import main
 
 
 def left(function: Callable[..., Any], *args: Any, executor: str = "reference") -> Any:
-    """The compiled function, after a look at whether it says what it leaves to PyTorch."""
+    """Compiles a function with `fallback="eager"`. Asserts that a warning names the operators."""
     with pytest.warns(FallbackWarning, match="is left to PyTorch"):
         return deplodock.compile(function, args, fallback="eager", executor=executor)
 
@@ -97,7 +97,7 @@ def eager_sum(x: torch.Tensor) -> torch.Tensor:
 
 
 class Layer(nn.Module):
-    """Something like a layer with an operator inside that is not supported, and state that changes in place."""
+    """A layer with unsupported operators, whose buffer and argument change in place."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -212,7 +212,7 @@ def test_command_line(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_steps_on_the_device(stub_cuda: Any) -> None:
-    """PyTorch gets and fills the buffers themselves, between the launches."""
+    """PyTorch reads and writes the buffers on the GPU, between the launches."""
     compiled = left(several_results, torch.randn(4, 4))
     plan = make_plan(compiled.compilation.at("kernel"))
     steps = [type(s) is EagerStep for s in plan.steps]

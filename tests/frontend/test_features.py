@@ -1,4 +1,4 @@
-"""Features of capture register: a program enters those that its graph calls for, and they can be taken away."""
+"""Features of capture: a program uses those that operators in its graph request, and any of them can be removed."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def test_a_program_enters_what_applies(name: str, monkeypatch: pytest.MonkeyPatc
 
 
 def test_autocast_is_noted_by_the_words_of_operators() -> None:
-    """Operators that autocast casts on both devices do without the feature; others enter it."""
+    """Operators that autocast casts on both devices are noted without the feature; other operators request it."""
     off = {"cpu": None, "cuda": None}
     assert capture(lambda x, w: x @ w, (X, W)).autocast == off
     assert capture(lambda x, w: torch.einsum("ij,jk->ik", x, w), (X, W)).autocast == off
@@ -113,7 +113,10 @@ def test_autocast_is_noted_by_the_words_of_operators() -> None:
 
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_what_does_not_apply_would_note_nothing(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Captured with every feature, but the limit of one elementwise operator and a fallback that is not asked for."""
+    """Capture with all features has the same result as capture with those that the program requests.
+
+    Excluded are the memory limit of a single elementwise operator, and the fallback, which needs an option.
+    """
     function, args, _, options = PROGRAMS[name]
     fields = ("outputs", "updates", "needs", "autocast", "viewed", "layouts", "checks")
     plain = capture(function, args, in_memory=True, **options)
@@ -126,7 +129,7 @@ def test_what_does_not_apply_would_note_nothing(name: str, monkeypatch: pytest.M
 
 @pytest.mark.parametrize("name", [f.name for f in FEATURES])
 def test_other_programs_do_without_a_feature(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without its line and its file, which cannot be imported, programs that do not call for it are the same."""
+    """If a feature is not registered and its file cannot be imported, programs that do not request it are the same."""
     others = [p for p in PROGRAMS.values() if name not in p[2].split()]
     modules = [str(capture(f, args, in_memory=True, **options).module) for f, args, _, options in others[:6]]
     home = f"{words_of.__module__}.{name}"
@@ -141,7 +144,7 @@ REMOVED = tuple(f.name for f in FEATURES if f.name not in ("known_indices", "gra
 
 
 def test_the_rest_works_without_most_features(tmp_path: Path) -> None:
-    """Their files are deleted, and their lines of registration."""
+    """The library works after the files of most features and their registrations are deleted."""
     copy = copy_library(tmp_path)
     for name in REMOVED:
         remove_feature(copy, name)

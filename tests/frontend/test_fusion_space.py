@@ -1,4 +1,4 @@
-"""Plans of fusion with one value more or one less in memory, and the search among them."""
+"""Fusion plans with one materialised value more or less than the planner's, and the search among them."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def keys_of(plan: Fusion) -> set[str]:
 
 
 class Machine:
-    """A device on which some nests are fast, and others as slow as predicted, or slower."""
+    """A device on which nests take their predicted time, except for some that are faster or slower."""
 
     batch = 4
 
@@ -71,8 +71,10 @@ def tuned(machine: Machine, records: RecordFile, trials: int = 2) -> list[Search
 
 
 def test_one_more_and_one_less() -> None:
-    """The factor computed before the product or in it; the planner's own plan is the first. A plan is text: the option
-    gives the same nests."""
+    """An operand is materialised or recomputed by its users. The planner's plan comes first.
+
+    Each plan has a text, and the option with this text gives the same nests.
+    """
     own, *others = fusions(compilation := compiled())
     assert own.change == ""
     assert keys_of(own) == keys(compilation)
@@ -86,8 +88,7 @@ def test_one_more_and_one_less() -> None:
 
 
 def test_the_fastest_plan_is_found_and_recorded(tmp_path: Path) -> None:
-    """Its nests are searched as those of the planner's plan are; `--schedule` has it, and the next compilation for the
-    target does as it says, that for another one as the planner does."""
+    """Nests of all plans are searched. `--schedule` and later compilations for the target use the fastest plan."""
     own, *others = fusions(compiled())
     other = min(others, key=lambda plan: plan.seconds({t.key: t.expected for t in plan.tasks}))
     fast, slow, path = keys_of(other) - keys_of(own), keys_of(own) - keys_of(other), tmp_path / "records.db"
@@ -109,7 +110,7 @@ def test_the_fastest_plan_is_found_and_recorded(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("failing", [False, True])
 def test_the_planners_plan_stays(tmp_path: Path, failing: bool) -> None:
-    """Where no other is faster, and where the nests of others are wrong."""
+    """The planner's plan is kept if no other plan is faster, or if the nests of faster plans are wrong."""
     own, *others = fusions(compiled())
     fast = {key for plan in others for key in keys_of(plan)} - keys_of(own) if failing else keys_of(own)
     with RecordFile(tmp_path / "records.db") as records:
@@ -130,7 +131,7 @@ def test_a_plan_that_does_not_fit_is_left_to_the_planner(tmp_path: Path) -> None
 
 
 def test_explained_plans_can_be_pasted() -> None:
-    """The price of a plan is the difference of the predicted times, and its text gives that plan."""
+    """`--explain` prints for each plan the difference of predicted times, and a `--schedule` that gives this plan."""
     compilation = compiled()
     text = explain_fusion(compilation)
     plans = {plan.change: plan for plan in fusions(compilation)}

@@ -1,4 +1,4 @@
-"""Garbage is collected rarely while programs are compiled, and as before afterwards."""
+"""Garbage collection is rare while programs are compiled, and as before afterwards."""
 
 from __future__ import annotations
 

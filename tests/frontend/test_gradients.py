@@ -1,7 +1,7 @@
-"""Gradients through torch.compile are eager PyTorch's: of operators, and of modules as people write them.
+"""Gradients through torch.compile equal those of eager PyTorch, for operators and for modules as people write them.
 
-`--gradients all` takes every program on the reference and as C++ for the CPU; `benchmarks/compiler/coverage.py
---backward` every operator.
+`--gradients all` runs every program on the reference and as C++; `benchmarks/compiler/coverage.py --backward` runs
+every operator.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ SEED, COUNT = 12, 12
 
 
 def test_operators() -> None:
-    """A slice of PyTorch's operator database, a sample of each."""
+    """A random selection from PyTorch's operator database, with one sample each."""
     found = [op for op in opdb.operators() if gradients.is_differentiable(op, torch.float32)]
     verdicts = [
         gradients.judge_gradients(op, i, sample)
@@ -93,7 +93,7 @@ def test_module(name: str, executor: str) -> None:
 
 
 def differentiated(call: Callable[..., Any], function: Any, args: Any) -> tuple[list[bool], list[torch.Tensor]]:
-    """Which results require gradients; the results, and the gradients of arguments and parameters."""
+    """Returns which results require gradients, the results, and the gradients of arguments and parameters."""
     leaves, spec = pytree.tree_flatten(args)
     is_float = [isinstance(v, torch.Tensor) and v.is_floating_point() for v in leaves]
     leaves = [v.detach().clone().requires_grad_() if f else v for v, f in zip(leaves, is_float, strict=True)]

@@ -1,4 +1,4 @@
-"""Tensors that are made before a graph break of torch.compile, share memory, and are written after it."""
+"""Tensors that share memory, are made before a graph break of torch.compile, and are written after it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch import Tensor
 
 @pytest.fixture(autouse=True)
 def fresh() -> None:
-    """Forgets what Dynamo has compiled."""
+    """Clears Dynamo's compiled programs."""
     torch._dynamo.reset()
 
 

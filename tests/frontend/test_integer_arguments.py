@@ -1,4 +1,4 @@
-"""Integers that are the size of no tensor, under torch.compile(dynamic=True): one program for a range of them."""
+"""Integer arguments under torch.compile(dynamic=True) that are no tensor size: one program for a range of values."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ COMPILED: list[Any] = []
 
 @pytest.fixture(autouse=True)
 def counted(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Counts programs."""
+    """Clears Dynamo, and records each compiled program in `COMPILED`."""
     compile = dynamo.compile
     monkeypatch.setattr(dynamo, "compile", lambda *a, **k: COMPILED.append(a) or compile(*a, **k))
     torch._dynamo.reset()
@@ -71,7 +71,7 @@ def test_one_program_serves_all_values(name: str) -> None:
 
 
 def test_sizes_that_compare_otherwise_have_another_program() -> None:
-    """`x[:, :n]` is all of `x` where `n` is larger."""
+    """`x[:, :n]` is all of `x` if `n` exceeds its size, which takes a second program."""
     compiled = torch.compile(lambda x, n: x[:, :n] * 2, backend="deplodock", dynamic=True)
     x = torch.randn(6, 16)
     for n in (3, 15, 4, 17, 40, 9, 23):
@@ -90,7 +90,7 @@ def test_a_size_that_divides_no_more_is_refused_at_the_call() -> None:
 
 @pytest.mark.parametrize("shift", [lambda x, n: torch.roll(x, n, 1), lambda x, n: x * (n - 4)])
 def test_values_beyond_the_range_have_programs_of_their_own(shift: Callable[[Tensor, int], Tensor]) -> None:
-    """A program with symbols has no negative numbers."""
+    """A symbol is never negative, so a negative integer takes a separate program."""
     compiled = torch.compile(shift, backend="deplodock", dynamic=True)
     x = torch.randn(6, 16)
     for n in (5, 3, -2, 0, 5):
@@ -99,7 +99,7 @@ def test_values_beyond_the_range_have_programs_of_their_own(shift: Callable[[Ten
 
 
 def test_a_growing_cache_has_one_program_for_all_steps() -> None:
-    """Prefill, and every step of generate() with a DynamicCache."""
+    """Prefill and every step of `generate` with a DynamicCache use one program."""
     transformers = pytest.importorskip("transformers")
     config = transformers.LlamaConfig(
         hidden_size=16,

@@ -1,4 +1,4 @@
-"""Modes of PyTorch and compiled programs: gradients switched off inside of them, autocast around them."""
+"""PyTorch's modes: gradients switched off inside of a program, and autocast around a call."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def _raised(x: torch.Tensor) -> Any:
 
 
 class _Angles(nn.Module):
-    """A rotary embedding, as transformers has it: angles without gradients, of a module with its own parameters."""
+    """A rotary embedding as in transformers: the angles, computed without gradients, depend on parameters."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -111,7 +111,7 @@ def _put_back(x: torch.Tensor) -> Any:
 
 
 def _changed(x: torch.Tensor) -> Any:
-    """A tensor that is changed while gradients are enabled depends on what it is changed by; so do its views."""
+    """Changes tensors in place with and without gradients. With gradients, the tensor and its views get them."""
     y, z = torch.zeros(4, 4), torch.zeros(4, 4)
     with torch.enable_grad():
         v, w = y[0], z[0]
@@ -135,7 +135,7 @@ def _like(x: torch.Tensor) -> Any:
 
 
 def _counted(x: torch.Tensor) -> Any:
-    """Integers are changed in place, which autograd does not record, and constants in the program."""
+    """Changes an integer tensor and a constant in place."""
     n, y = torch.zeros(4, dtype=torch.int64), torch.tensor([1.0, 2.0, 3.0, 4.0])
     n += 1
     y *= 2
@@ -156,7 +156,7 @@ SWITCHING += [_like, _counted, _cast_inside]
 @pytest.mark.parametrize("function", SWITCHING)
 @pytest.mark.parametrize("target", ["reference", "cpu"])
 def test_results_without_gradients(function: Callable[..., Any], target: str) -> None:
-    """Results require gradients where eager PyTorch's do, whether they are enabled around the call or not."""
+    """The same results require gradients as in eager PyTorch, with gradients enabled or disabled around the call."""
     x = X.clone().requires_grad_()
     compiled = deplodock.compile(function, (x,), **(HOW if target == "reference" else {"target": target}))
     for given, enabled in product((x, x.detach()), (True, False) * 3):
@@ -182,7 +182,7 @@ def test_torch_compile_of_results_without_gradients(function: Callable[..., Any]
 
 
 def test_views_of_arguments_while_gradients_are_switched() -> None:
-    """A view is part of autograd's graph where it is made with gradients enabled."""
+    """A view requires gradients if it is made while they are enabled."""
 
     def function(x: torch.Tensor) -> Any:
         with torch.enable_grad():
@@ -201,7 +201,7 @@ def test_views_of_arguments_while_gradients_are_switched() -> None:
 
 
 class _Averaged(nn.Module):
-    """Parameters that are changed in place without gradients, as an average of others is."""
+    """A module that changes its parameter in place without gradients, like a moving average."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -221,7 +221,7 @@ def test_parameters_changed_without_gradients() -> None:
 
 
 def test_arguments_changed_with_gradients() -> None:
-    """Eager PyTorch would differentiate the change; a leaf it does not change at all."""
+    """A change of an argument with gradients enabled: refused for a leaf that requires gradients, as in eager PyTorch."""
 
     def function(x: torch.Tensor) -> None:
         with torch.enable_grad():
@@ -239,7 +239,7 @@ def test_arguments_changed_with_gradients() -> None:
 
 
 def test_another_thread_switches_for_itself() -> None:
-    """While a program is traced that has gradients switched off."""
+    """While a program without gradients is traced, another thread has gradients enabled."""
     here, found = Barrier(2), []
 
     def other() -> None:
@@ -268,7 +268,7 @@ def _autocast(enabled: bool = True, dtype: torch.dtype = torch.bfloat16) -> torc
 
 
 def test_autocast_around_a_call() -> None:
-    """A program is refused where eager PyTorch would compute with other types."""
+    """A call under autocast is refused if eager PyTorch would compute in other types than the compiled program."""
     layer = nn.Linear(4, 4).requires_grad_(False)
     plain = deplodock.compile(layer, (X,), **HOW)
     torch.testing.assert_close(plain(X), layer(X))
@@ -307,7 +307,7 @@ def test_autocast_that_casts_nothing(function: Callable[..., Any]) -> None:
     ],
 )
 def test_autocast_of_operators_that_are_decomposed(function: Callable[..., Any]) -> None:
-    """Autocast casts what they read, or what the operators read that they are made of, and not what is left of them."""
+    """Autocast casts the operands of an operator or of operators in its decomposition. Both are noted at capture."""
     compiled = deplodock.compile(function, (X,), **HOW)
     torch.testing.assert_close(compiled(X), function(X))
     with _autocast(dtype=torch.half), pytest.raises(ExecutionError, match="float16.* and compiled without autocast"):
@@ -315,7 +315,7 @@ def test_autocast_of_operators_that_are_decomposed(function: Callable[..., Any])
 
 
 def test_autocast_of_sizes_that_vary() -> None:
-    """What an operator of these sizes is made of does not fix them."""
+    """Noting autocast for decomposed operators does not fix dynamic sizes."""
     shapes: Any = ({0: Dim("n", min=2, max=8)}, None)
     compiled = deplodock.compile(lambda x, y: torch.einsum("ij,jk->ki", x, y), (X, X), **HOW, dynamic_shapes=shapes)
     torch.testing.assert_close(compiled(X[:3], X), (X[:3] @ X).T)
@@ -327,7 +327,7 @@ def test_autocast_of_sizes_that_vary() -> None:
 
 
 def test_autocast_of_another_device() -> None:
-    """A program of products is not that of a GPU where all of its tensors are on the CPU."""
+    """Autocast for CUDA does not concern a program of CPU tensors."""
     compiled = deplodock.compile(torch.matmul, (X, X), **HOW)
     before = torch.is_autocast_enabled("cuda")
     torch.set_autocast_enabled("cuda", True)
@@ -351,7 +351,7 @@ def test_autocast_inside() -> None:
 
 @pytest.mark.parametrize("gradients", [False, True])
 def test_autocast_around_torch_compile(gradients: bool) -> None:
-    """Dynamo compiles again where autocast changes."""
+    """Dynamo compiles a second program under autocast."""
     torch._dynamo.reset()
     layer = nn.Linear(4, 4).requires_grad_(gradients)
     compiled = torch.compile(layer, backend="deplodock", options=HOW)
@@ -366,7 +366,7 @@ def test_autocast_around_torch_compile(gradients: bool) -> None:
 
 @pytest.mark.parametrize("how", [HOW, {"target": "cpu"}])
 def test_a_change_of_what_autograd_has_saved(how: dict[str, Any]) -> None:
-    """A gradient is not computed from what a program has written over: it is an error, as in eager PyTorch."""
+    """If a program overwrites a tensor that autograd saved, the backward pass raises an error, as in eager PyTorch."""
     compiled = deplodock.compile(lambda x: x.mul_(3), (X.clone(),), **how)
     calls.building().exception()  # so that calls after the first do not go through Python
     w = torch.ones(4, 4, requires_grad=True)

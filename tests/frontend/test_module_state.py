@@ -1,4 +1,4 @@
-"""Modules that change after they were compiled: weights that are replaced, submodules, modes and hooks."""
+"""Modules that change after compilation: replaced weights, submodules, modes and hooks."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def test_weights_that_do_not_fit_are_refused(
 
 
 class Registered(nn.Module):
-    """A layer under two names, and a buffer under two names."""
+    """A module with a layer and a buffer that are registered under two names each."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -149,7 +149,7 @@ class Block(nn.Module):
 
 
 def _convolution(net: Any) -> None:
-    """Of the same class, with weights of the same shape."""
+    """Replaces a layer by one of the same class, with weights of the same shape and another dilation."""
     net.layers[0] = nn.Conv1d(2, 2, 3, padding=2, dilation=2)
 
 

@@ -1,4 +1,4 @@
-"""Tables of operators by name, with versions of PyTorch that lack some of them."""
+"""Tables of operators by name, for versions of PyTorch that lack some of them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def test_unknown_names_are_skipped(name: str) -> None:
 
 
 def test_table_without_a_decomposition_of_pytorch(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As PyTorch 2.11, which takes no gradient of a max pooling apart."""
+    """PyTorch 2.11 has no decomposition of the gradient of max pooling. The table works without it."""
     lacking = aten.max_pool2d_with_indices_backward
     make = table.pytorchs
 
@@ -42,7 +42,7 @@ def test_table_without_a_decomposition_of_pytorch(monkeypatch: pytest.MonkeyPatc
 
 
 def test_operators_that_are_composite_on_some_devices() -> None:
-    """PyTorch takes them apart by itself where a device has no kernel; elsewhere the table does."""
+    """For devices without a kernel PyTorch decomposes an operator itself; otherwise the table must decompose it."""
     composite, others = table.tables()
     assert aten._fused_rms_norm.default in others
     assert [

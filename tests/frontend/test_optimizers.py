@@ -1,7 +1,7 @@
-"""Steps of every optimizer of PyTorch through torch.compile follow eager PyTorch's.
+"""Steps of every PyTorch optimizer through torch.compile, compared with eager PyTorch.
 
-With `--optimizers all` each of their options is tried, one tensor after the other and as lists of tensors; otherwise
-the defaults, and the last options as lists.
+With `--optimizers all` each option is tried, with `foreach` and without; otherwise the defaults, and the last options
+with `foreach`.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ BY_CLOSURES = ("LBFGS", "SparseAdam")
 
 
 def ways(wanted: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    """(optimizer, options) of every variant, as lists of tensors and one tensor after the other."""
+    """Yields (optimizer, options) for every variant, with and without `foreach`."""
     for name, variants in VARIANTS.items():
         for options in ({}, *variants) if wanted == "all" else ({}, *variants[-1:]):
             alone = name in ONE_WAY or {"foreach", "fused", "differentiable"} & options.keys()
@@ -75,10 +75,12 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 def follow(
     make: Callable[[list[Any]], Any], parameters: list[Any], executor: str = "reference", steps: int = STEPS
 ) -> None:
-    """Takes steps with random gradients, compiled and not; fails where they differ, and if nothing was compiled.
+    """Takes steps with random gradients, compiled and in eager PyTorch, and compares the parameters.
+
+    Fails if nothing was compiled.
 
     Args:
-        make: returns the optimizer, or the optimizer and its schedule, of parameters.
+        make: returns the optimizer, or the optimizer and its learning-rate schedule, for parameters.
         parameters: tensors of the eager optimizer, copied for the compiled one.
         executor: runs the compiled graphs.
         steps: number of steps.

@@ -1,4 +1,4 @@
-"""Refusals help: the message has the user's call, the line, the reason and what to do, and nothing of our insides."""
+"""Messages of refused programs: the user's call, its line, the reason and a remedy, without compiler internals."""
 
 from __future__ import annotations
 

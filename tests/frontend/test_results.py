@@ -1,4 +1,4 @@
-"""Results of deplodock.compile as PyTorch gives them: strides, views, shared memory, and gradients that are missing."""
+"""Results of `deplodock.compile` have PyTorch's strides, views and shared memory, without gradients."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A frontend at the tensor level that knows nothing of PyTorch: a traced array language, checked against NumPy."""
+"""A frontend at the tensor level without PyTorch: the traced arrays of `support/arrays.py`, against NumPy."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def compiled(name: str, target: str, executor: str) -> deplodock.CompiledModule:
 
 @pytest.fixture(scope="module")
 def emulated() -> dict[str, tuple[str, EmulatedModule, Any]]:
-    """The CUDA of all programs, built at once for the host."""
+    """Returns the CUDA of all programs with their emulated modules, built together, and launch plans."""
     programs = {name: compiled(name, "sm_90a", "reference") for name in PROGRAMS}
     texts = {name: p.ir("cuda") for name, p in programs.items()}
     plans = [make_plan(p.compilation.at("kernel")) for p in programs.values()]

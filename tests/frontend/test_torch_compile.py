@@ -1,4 +1,4 @@
-"""torch.compile as people use it: every use is right, falls back with a warning, or is refused by name."""
+"""Uses of torch.compile: each one is right, falls back with a warning, or is refused with a reason."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_the_page_lists_every_use() -> None:
 
 
 def test_sizes_above_those_of_the_first_program() -> None:
-    """A size is below 2^20 unless the example is larger: then there is a program for large ones, too."""
+    """A dynamic size is below 2^20, unless the example exceeds that; then there is a program for large sizes."""
     function = torch.compile(lambda x: x * 2 + x[-1], backend="deplodock", dynamic=True)
     for size in (10, 20, (1 << 20) + 1, (1 << 20) + 2, 5):
         x = torch.arange(size, dtype=torch.float32)

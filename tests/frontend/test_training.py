@@ -1,4 +1,4 @@
-"""Training through torch.compile: losses and weights follow eager PyTorch's, step by step."""
+"""Training through torch.compile: losses and weights equal eager PyTorch's in each step."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Language(nn.Module):
 
 
 class Images(nn.Module):
-    """A convolutional network that normalises by the statistics of its batches."""
+    """A convolutional network with batch norms in training mode."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -70,7 +70,7 @@ def images() -> tuple[nn.Module, Callable[[], tuple[Tensor, ...]]]:
 
 
 def train(make: Callable[[], Any], compile: Callable[[nn.Module], Any], steps: int) -> tuple[list[float], nn.Module]:
-    """The losses of some steps with Adam, and what was trained."""
+    """Trains a module for some steps with AdamW. Returns the losses and the module."""
     torch.manual_seed(0)
     module, batch = make()
     called, optimizer = (
@@ -109,7 +109,7 @@ def _sum(x: Tensor, w: Tensor) -> Tensor:
 
 @pytest.fixture
 def two_orders(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The backward graph runs on another executor, which adds in another order."""
+    """Makes the backward graph run on another executor than the forward graph, with another order of addition."""
     compiled, others = dynamo.CompiledFunction, iter([{"executor": "reference"}, {"target": "cpu"}])
     monkeypatch.setattr(
         dynamo, "CompiledFunction", lambda captured, **how: compiled(captured, **{**how, **next(others)})
@@ -122,8 +122,10 @@ def two_orders(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_sums_that_are_compared_in_both_graphs(
     part: Callable[..., Tensor], largest: Callable[[Tensor], Tensor]
 ) -> None:
-    """The backward graph computes a part again. Where it adds in another order, no element would be the largest, which
-    the forward graph has saved, and the gradient 0 / 0."""
+    """The backward graph recomputes sums whose maximum the forward graph has saved.
+
+    With another order of addition no element would equal the saved maximum, and the gradient would be 0 / 0.
+    """
 
     def function(x: Tensor, w: Tensor) -> Tensor:
         y: Any = checkpoint(part, x, w, use_reentrant=False)
@@ -139,7 +141,7 @@ def test_sums_that_are_compared_in_both_graphs(
 
 @pytest.mark.usefixtures("two_orders")
 def test_choices_that_are_made_again() -> None:
-    """Of two sums of the same numbers the last bits decide: the gradient goes where the forward graph has chosen."""
+    """Sums of the same numbers differ in the last bits. The gradient goes to the one that the forward graph chose."""
 
     def part(x: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
         y = x @ w
@@ -161,7 +163,7 @@ def test_choices_that_are_made_again() -> None:
 
 
 class Pooled(nn.Module):
-    """Three views of one projection, and a pool whose gradient AOTAutograd writes with `as_strided` of fresh zeros."""
+    """Three views of one projection, and a pool whose gradient AOTAutograd writes with `as_strided` of new zeros."""
 
     def __init__(self, pool: nn.Module) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Programs with transforms of `torch.func`, with gradients inside, and with `torch.cond`: against PyTorch."""
+"""Programs with transforms of `torch.func`, with gradients inside, and with `torch.cond`, against PyTorch."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def force(x: Tensor) -> Tensor:
 
 
 def network(x: Tensor) -> Tensor:
-    """With operators that PyTorch differentiates by operators of their own."""
+    """A network of operators whose gradients are separate operators of PyTorch."""
     image = x.reshape(1, 3, 4)
     weight = W[:3, :3].reshape(3, 3, 1)
     return nn.functional.gelu(nn.functional.layer_norm(nn.functional.conv1d(image, weight), [4])).sum()
@@ -89,7 +89,7 @@ DERIVED = {"grad", "jvp", "vjp"}
 
 
 def _transforms(names: Iterable[str]) -> list[Any]:
-    """Returns the names, those that an old PyTorch cannot export with a mark."""
+    """Returns the names as parameters of a test. A mark skips those that an old PyTorch cannot export."""
     derived = {name: DERIVED & {*name.split()} for name in names}
     return [pytest.param(name, marks=NEEDS_FUNC) if derived[name] else name for name in names]
 
@@ -158,14 +158,14 @@ def test_changes_in_place_beside_a_transform() -> None:
 
 
 def _tangent(function: Callable[[Tensor], Tensor]) -> bool:
-    """Whether the result has one where the argument has."""
+    """Returns true if the result has a tangent when the argument has one."""
     with forward_ad.dual_level():
         return forward_ad.unpack_dual(function(forward_ad.make_dual(X, X))).tangent is not None
 
 
 @pytest.mark.parametrize("target", ["cpu", "sm_90a"])
 def test_what_is_around_a_program_is_refused(target: str) -> None:
-    """Also where a call like it would need no Python."""
+    """Transforms around a compiled program are refused, also for repeated calls without Python."""
     building().result()
     compiled = deplodock.compile(lambda x: x.sin(), (X,), target=target)
     compiled(X), compiled(X)
@@ -183,7 +183,7 @@ def test_what_is_around_a_program_is_refused(target: str) -> None:
 
 
 def test_tangents_are_not_lost_through_dynamo() -> None:
-    """Dynamo of PyTorch 2.14 leaves functions of tensors with tangents to eager PyTorch."""
+    """Dynamo of PyTorch 2.14 runs functions of tensors with tangents in eager PyTorch. Earlier ones raise an error."""
     torch._dynamo.reset()
     compiled = torch.compile(torch.sin, backend="deplodock")
     if VERSION >= (2, 14):
@@ -194,7 +194,7 @@ def test_tangents_are_not_lost_through_dynamo() -> None:
 
 
 def test_gradients_that_are_switched_on() -> None:
-    """In a program that is called where they are off."""
+    """A program enables gradients that are disabled around its call."""
 
     def function(x: Tensor) -> tuple[Tensor, Tensor]:
         with torch.enable_grad():
@@ -239,7 +239,7 @@ torch.testing.assert_close(compiled(x), x.cos())
 
 
 def test_dynamo_knows_its_functions_after_a_cond() -> None:
-    """In a process where a `torch.cond` is the first program that Dynamo sees."""
+    """Works in a process in which the first program that Dynamo sees has a `torch.cond`."""
     run = subprocess.run([sys.executable, "-c", _COND_FIRST], capture_output=True, text=True, check=False)
     assert run.returncode == 0, run.stderr
 

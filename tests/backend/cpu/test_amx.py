@@ -1,4 +1,4 @@
-"""Products of bf16 by AMX: their text on a model of its registers (`amx_model.hpp`), and as machine code."""
+"""Matmuls of bf16 by AMX: the printed C++ on a model of the AMX registers (`amx_model.hpp`), and as machine code."""
 
 from __future__ import annotations
 
@@ -51,8 +51,10 @@ PROGRAMS: dict[str, tuple[Callable[..., torch.Tensor], tuple[torch.Tensor, ...]]
 
 @pytest.fixture
 def tiles(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
-    """Takes what stands for the instructions in programs that are compiled for a processor with AMX: quickly, as the
-    loops of the model are not what runs there."""
+    """Returns a function that replaces the AMX instructions in generated programs by a C++ text.
+
+    The programs are compiled with -O1, because the loops of the model would otherwise take long to compile.
+    """
     monkeypatch.setattr(build, "FLAGS", (*build.FLAGS, "-D__AMX_BF16__", "-O1"))
 
     def use(text: str) -> None:
@@ -73,7 +75,7 @@ def test_programs(name: str, tiles: Callable[[str], None]) -> None:
     "name", ["33x17x34", "linear", "left transposed", "attention", "convolution", "int8", "int8 linear"]
 )
 def test_products_are_of_tiles(name: str, tiles: Callable[[str], None]) -> None:
-    """Without what tiles multiply the products are zero."""
+    """A model whose tile multiplication adds zeros makes the results wrong, so the program does use AMX tiles."""
     function, args = PROGRAMS[name]
     tiles(MODEL.replace("sum += ", "sum += 0 * "))
     found = deplodock.compile(function, args, target="cpu")(*args)
@@ -84,7 +86,7 @@ def test_products_are_of_tiles(name: str, tiles: Callable[[str], None]) -> None:
 
 
 def test_without_permission(tiles: Callable[[str], None]) -> None:
-    """Where the system permits no tiles, products are as on other processors."""
+    """If the system does not permit AMX, the program computes matmuls without it."""
     function, args = PROGRAMS["linear"]
     tiles(MODEL.replace("has_tiles = true", "has_tiles = false").replace("sum += ", "sum += 0 * "))
     found = deplodock.compile(function, args, target="cpu")(*args)

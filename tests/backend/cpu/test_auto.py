@@ -1,4 +1,4 @@
-"""The target of programs for which nobody names one: what runs compiled code here."""
+"""The target `auto`, the default: the GPU or CPU of this machine that can run compiled code."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_the_cpu_where_the_gpu_is_one_that_there_is_no_code_for(
 
 
 def test_a_compiler_counts_where_it_finds_its_openmp(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A clang of distributions that have libomp as a package of its own."""
+    """Some distributions package clang without libomp. A compiler that cannot link OpenMP is not used."""
     made = tmp_path / "clang++"
     monkeypatch.setenv("CXX", str(made))
     for linked, wanted in ((1, None), (0, str(made))):
@@ -87,7 +87,7 @@ def test_run_times_it_beside_pytorch(capsys: pytest.CaptureFixture[str]) -> None
 
 
 def test_what_is_changed_in_place_is_compared(capsys: pytest.CaptureFixture[str]) -> None:
-    """PyTorch runs on the arguments as they were."""
+    """PyTorch is compared on copies of the arguments from before the program changed them."""
     assert main(["run", "-c", "x = torch.ones(5); y = x.mul_(3) + 1; y * x"]) == 0
     assert "executor: cpu" in capsys.readouterr().out
 

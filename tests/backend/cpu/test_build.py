@@ -1,4 +1,4 @@
-"""Built objects are code: they are kept, and loaded, only where nobody but the user may write."""
+"""The build cache: compiled objects are code, so they are stored and loaded only where no other user can write."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from deplodock.errors import ExecutionError
 
 @pytest.fixture
 def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Path]:
-    """What has been made in a cache of its own."""
+    """Returns a list to which builds append, and points the build cache to a folder of the test."""
     building().exception()  # by now a thread of an earlier test may be building into the cache
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     _use_temporary(tmp_path, monkeypatch)
@@ -37,7 +37,7 @@ def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Path]:
 
 
 def _use_temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder of the test's for temporary files."""
+    """Makes a folder of the test the folder for temporary files, and returns it."""
     folder = tmp_path / "temporary"
     folder.mkdir(exist_ok=True)
     monkeypatch.setattr(tempfile, "tempdir", str(folder))
@@ -115,7 +115,7 @@ def test_a_folder_that_cannot_be_made(tmp_path: Path, monkeypatch: pytest.Monkey
 def test_files_are_kept_among_the_temporary_ones(
     made: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where the home is read-only a process finds what another one has made, and is told so once, in one line."""
+    """If the home folder is read-only, the cache is in the folder for temporary files, and one warning says so."""
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
     with warnings.catch_warnings(record=True) as told:
@@ -143,7 +143,7 @@ def test_the_call_extension_is_built_there(tmp_path: Path, monkeypatch: pytest.M
 
 
 def test_a_folder_that_is_read_only(made: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is in it is used; what is not is made for this process."""
+    """Files of a read-only cache are used. Missing ones are built for this process only."""
     folder = _cached(made).parent
     monkeypatch.setattr(os, "access", lambda *_: False)
     assert _cached(made).parent == folder
@@ -167,7 +167,7 @@ def test_what_fails_leaves_nothing(made: list[Path]) -> None:
 
 
 def test_what_was_not_used_for_longest_goes(made: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of all kinds together; what somebody has just used stays, whatever there is of it."""
+    """The least recently used files of all kinds are deleted first. A file that was just used stays."""
 
     def file(kind: str, name: str, hours: int) -> Path:
         found = cached_file(kind, name, lambda path: path.write_bytes(bytes(1000 - SEAL)) and None)
@@ -229,7 +229,7 @@ for number in range(100000):
 def test_a_process_that_is_killed_leaves_no_broken_file(
     made: list[Path], tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
-    """By SIGKILL at some moment; `--kernels all` kills 50."""
+    """Processes are killed by SIGKILL at random moments: 5 of them, or 50 with `--kernels all`."""
     moments, found = random.Random(0), 0
     for _ in range(50 if request.config.getoption("--kernels") == "all" else 5):
         with subprocess.Popen([sys.executable, "-c", WRITER], stdout=subprocess.PIPE) as process:

@@ -1,4 +1,4 @@
-"""Weights that are packed once: what constant launches give is kept from call to call, as long as it is right."""
+"""Prepacked weights: results of constant launches are reused by later calls, until the weights change."""
 
 import copy
 from collections.abc import Callable
@@ -24,13 +24,13 @@ def linear(seed: int = 0) -> nn.Module:
 
 
 def packed(module: nn.Module, x: torch.Tensor, **options: object) -> deplodock.CompiledFunction:
-    """The module, whose weights are packed for products."""
+    """Compiles a module for the CPU with prepacked weights."""
     options = {"target": "cpu", "schedule": PACKED, "prepack_weights": True} | options
     return deplodock.compile(module, (x,), **options)  # pyright: ignore[reportArgumentType]
 
 
 def launched(program: deplodock.CompiledFunction, x: torch.Tensor) -> int:
-    """How many launches a call is."""
+    """Returns the number of launches of a call."""
     trace = program.executor.trace
     assert trace is not None
     return len(trace(program.captured.bind((x,), {})))
@@ -57,7 +57,7 @@ def test_packed_once() -> None:
 @pytest.mark.parametrize("change", [lambda w: w.add_(1), lambda w: w.copy_(torch.ones(96, 64))])
 @pytest.mark.parametrize("calls", [0, 1, 4])
 def test_weights_that_are_changed(change: Callable[[torch.Tensor], object], calls: int) -> None:
-    """Before the first call, after one by Python, and after some that are repeated calls."""
+    """The weights change before the first call, after one call through Python, or after several repeated calls."""
     module, x = linear(), torch.randn(4, 64)
     program = packed(module, x)
     for _ in range(calls):
@@ -174,7 +174,7 @@ def test_buffers_that_a_program_changes_are_none() -> None:
 
 
 def test_layers() -> None:
-    """Weights of equal layers are arguments of one function."""
+    """Equal layers become one function, whose arguments are their prepacked weights."""
 
     class Layer(nn.Linear):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -192,7 +192,7 @@ def test_layers() -> None:
 
 
 def with_other_elements(module: nn.Module) -> nn.Module:
-    """A copy of the module with some elements of its tensors changed."""
+    """Returns a copy of the module with some changed elements in its parameters."""
     changed = copy.deepcopy(module)
     for tensor in changed.parameters():
         tensor.detach()[..., 1:3] = 7
@@ -216,7 +216,7 @@ def test_artifacts_pack_weights(tmp_path: Path) -> None:
 
 
 def test_an_assertion_about_constants() -> None:
-    """What constant launches find is told at the call."""
+    """An assertion that fails in a constant launch is raised by the call."""
 
     class Picking(nn.Module):
         def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""Convolutions whose operands are unfolded before the sum, on every instruction set of this machine."""
+"""Convolutions as matmuls of unfolded images (im2col), on every instruction set of this machine."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ CASES: dict[str, tuple[Callable[..., torch.Tensor], Shapes]] = {
 
 
 def compiled(name: str, monkeypatch: pytest.MonkeyPatch, **how: str) -> tuple[torch.Tensor, torch.Tensor, str]:
-    """The results of a program with unfolded operands and of PyTorch, and the program."""
+    """Compiles a case so that its operands are unfolded. Returns its result, that of PyTorch, and the loop IR."""
     monkeypatch.setattr(plan_unfolding, "MIN_UNFOLDING_SPEEDUP", 1e-9)
     function, shapes = CASES[name]
     generator = torch.Generator().manual_seed(0)
@@ -64,7 +64,7 @@ def test_unfolded_operands_in_the_simulator(name: str, monkeypatch: pytest.Monke
 
 
 def test_weights_of_small_images_are_read_as_they_are_stored(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of 256 channels of 7x7 images nothing but the pixels is copied: their windows are 49 columns of one matmul."""
+    """For 7x7 images with 256 channels only the image is copied, as 49 columns of one matmul; the weights are not."""
     args = torch.randn(1, 256, 7, 7), torch.randn(256, 256, 3, 3)
     program = deplodock.compile(lambda x, w: F.conv2d(x, w, padding=1), args, target="cpu", record="none")
     text = program.ir("loop")

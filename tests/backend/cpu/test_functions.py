@@ -1,4 +1,4 @@
-"""The functions of vectors, against float64: every f16, and a million numbers of f32."""
+"""Vectorised math functions against float64: all f16 numbers, and a million f32 numbers."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ INPUTS = torch.cat(
 
 
 def _check(function: Callable[..., torch.Tensor], args: tuple[torch.Tensor, ...], most: float) -> None:
-    """Compare a function of `args` with that in f64; `most` ulps are permitted."""
+    """Asserts that a function of `args` differs from its float64 result by at most `most` ulps."""
     found = deplodock.compile(function, args, target="cpu")(*args)
     wanted = function(*(x.double() for x in args))
     nearest = wanted.float()
@@ -59,7 +59,10 @@ def test_error_of_library(name: str) -> None:
 
 
 def test_error_of_library_in_f64() -> None:
-    """Against PyTorch's functions of f64, which err by 1 ulp at most; cosh and sinh overflow too early there."""
+    """Compares with PyTorch's f64 functions, which err by 1 ulp at most.
+
+    Excluded are numbers near 710, where PyTorch's cosh and sinh overflow too early.
+    """
     wide = torch.randint(-(2**63), 2**63 - 1, (1 << 12,), generator=_RANDOM).view(torch.float64)
     edges = torch.tensor([0.0, -0.0, 1.0, -1.0, torch.inf, -torch.inf, torch.nan, 5e-324, -1e-310, 709.0, 1e300, 1e22])
     x = torch.cat([wide, edges.double(), INPUTS[:: len(INPUTS) // 4096].double()])
@@ -73,7 +76,7 @@ def test_error_of_library_in_f64() -> None:
 
 
 def test_error_of_two_arguments() -> None:
-    """Powers of numbers around 1, of any numbers, and to whole numbers, 0 among them; angles."""
+    """Powers with bases near 1, with any bases, and with whole exponents (also 0); and `atan2`."""
     x = torch.cat([torch.empty(_MANY).uniform_(0.5, 2, generator=_RANDOM), INPUTS.abs(), INPUTS, INPUTS])
     others = INPUTS[torch.randperm(len(INPUTS), generator=_RANDOM)]
     whole = torch.randint(-9, 10, INPUTS.shape, generator=_RANDOM).float()
@@ -97,7 +100,7 @@ def test_the_library_is_called_for_whole_vectors() -> None:
 
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="needs a processor of this kind")
 def test_angles_without_fused_instructions() -> None:
-    """Multiples of pi / 2 up to 4096 and what is near them: all digits of what is left after these come from pi."""
+    """Near multiples of pi / 2, up to 4096, the result depends on the low digits of pi that range reduction uses."""
     turns = torch.arange(-2600, 2600, dtype=torch.float64) * (torch.pi / 2)
     x = torch.cat([turns.float(), turns.float().nextafter(torch.tensor(9e9)), torch.empty(20000).uniform_(-4096, 4096)])
     sample = of_function("turns", lambda x: torch.stack([torch.sin(x), torch.cos(x)]), [x])

@@ -1,4 +1,4 @@
-"""Language models on the cores: the tokens of transformers."""
+"""Language models on the CPU generate the same tokens as transformers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Loops over vectors: what they compute, in what arrays."""
+"""Loops over vectors on the CPU: their results, and the register arrays in their C++."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def _floats(*shape: int) -> torch.Tensor:
 
 
 def test_indices_are_compared_as_vectors() -> None:
-    """Also those of one dimension of a tile."""
+    """The causal mask of attention compares indices in vectors, not element by element."""
     q = _floats(1, 2, 256, 64)
     causal = deplodock.compile(lambda q: F.scaled_dot_product_attention(q, q, q, is_causal=True), (q,), target="cpu")
     kernel = causal.compilation.cpp.partition("static void k0(")[2]
@@ -30,7 +30,7 @@ def test_indices_are_compared_as_vectors() -> None:
 
 
 def test_attention_has_one_array_of_scores() -> None:
-    """They are scaled, and become weights, where they are; the weights are added up as they are computed."""
+    """One array has the scores, the scaled scores, and then the weights. Their sum is computed along with them."""
     q = _floats(1, 2, 256, 64)
     attention = deplodock.compile(F.scaled_dot_product_attention, (q, q, q), target="cpu")
     kernel = attention.compilation.cpp.partition("static void k0(")[2]
@@ -74,7 +74,7 @@ def test_an_array_that_is_read_later_in_its_loop_is_kept() -> None:
 
 
 def test_rows_whose_numbers_are_kept_are_one_number_in_all_lanes() -> None:
-    """Their array is read element by element. What is computed from an element is no vector, but part of an address."""
+    """Row numbers that are equal in all lanes are part of an address, so they are read from their array as scalars."""
     regs = "regs [[0, 1], [0, 2], [0, 4], [0, 8], [0, 0], [0, 0]]"
     memory = "memref<8x16xf32>"
     side_by_side = "regs [[0, 1], [0, 2], [0, 4], [0, 8], [1, 0], [2, 0]]"
@@ -109,7 +109,7 @@ def test_rows_whose_numbers_are_kept_are_one_number_in_all_lanes() -> None:
 
 
 def test_constants_that_differ_in_some_lanes() -> None:
-    """g++ 12 took the last vector of a mask of 56 of 64 elements for the others, stored by memcpy: rows counted 64."""
+    """Regression: g++ 12 miscompiled a constant mask of 56 of 64 elements, and rows counted 64 elements."""
     x, chunks = _floats(2, 8, 56, 56), ",".join(["1,64,64"] * 4)
     planned = f"plan-schedules{{block=1,8,64,64 chunk={chunks} warps=1 lanes=1}},loop-remove-guards"
     passes = ",".join(PIPELINES[stage] for stage in PIPELINES["default"].split(","))
@@ -119,7 +119,7 @@ def test_constants_that_differ_in_some_lanes() -> None:
 
 
 def test_rows_that_are_looked_up_are_loaded_as_vectors() -> None:
-    """Where lanes have one index; rows of less than a vector are gathered."""
+    """A row that fills vectors has one index for all lanes and is loaded; a shorter row is gathered."""
     indices = torch.randint(100, (40,), generator=torch.Generator().manual_seed(0))
     for columns, vectors in ((48, True), (5, False)):
         table = _floats(100, columns)
@@ -132,8 +132,9 @@ def test_rows_that_are_looked_up_are_loaded_as_vectors() -> None:
 
 @pytest.mark.parametrize("isa", ["avx512", "avx2", "sse"])
 def test_gathers_read_what_is_inside(isa: str) -> None:
-    """Indices of both types, at the ends of a buffer and beyond, where a lane reads nothing; lanes of 4 and of 8 bytes,
-    and the ends of rows."""
+    """Gathers by 32 and 64-bit indices, of 4 and 8-byte elements. Lanes with an index outside of the buffer read
+    nothing.
+    """
     rows, i = torch.arange(3)[:, None], torch.randint(-40, 40, (3, 37), generator=torch.Generator().manual_seed(0))
     i[:, :4] = torch.tensor([0, 39, -1, -40])
     beyond = i.clone()
@@ -150,7 +151,7 @@ def test_gathers_read_what_is_inside(isa: str) -> None:
 
 @pytest.mark.parametrize("isa", ["avx512", "avx2", "sse"])
 def test_every_other_element_of_an_image_is_loaded(isa: str) -> None:
-    """Padding at both ends of rows, which end within a vector, with fills that are zero and minus infinity."""
+    """Rows of a strided window with padding at both ends end inside a vector. Fill values are 0, -infinity and 7."""
     image = torch.randint(-50, 50, (2, 3, 37, 41), generator=torch.Generator().manual_seed(0)).float()
     weight = torch.arange(-13.0, 14.0).reshape(3, 1, 3, 3)
 
@@ -166,7 +167,7 @@ def test_every_other_element_of_an_image_is_loaded(isa: str) -> None:
 
 @pytest.mark.parametrize("isa", ["avx512", "avx2", "sse"])
 def test_wide_elements_are_compared_and_selected(isa: str) -> None:
-    """At the ends of the ranges, and NaN; of lengths that end within a vector."""
+    """Comparisons of i64 at the ends of the range, and of f64 with NaN. The rows end inside a vector."""
     i = torch.tensor([0, 1, -1, 2**63 - 1, -(2**63), 2**32, -(2**32), 5] * 5)[:37]
     d = torch.tensor([0.0, -0.0, 1.5, -1.5, float("inf"), float("-inf"), float("nan"), 1e-310] * 5)[:37].double()
 
@@ -182,7 +183,7 @@ def test_wide_elements_are_compared_and_selected(isa: str) -> None:
 
 
 def test_what_lies_near_is_loaded_as_vectors() -> None:
-    """Backwards, every other element, and each one twice; rows that are looked up by computed numbers, too."""
+    """Vectors load rows backwards, every other element, each element twice, and rows with computed numbers."""
     x = _floats(8, 64)
     for function, steps in (
         (lambda x: x.flip(-1), "-1, -2, -4, -8"),

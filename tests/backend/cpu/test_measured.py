@@ -1,4 +1,4 @@
-"""What is measured of the cores of a machine, and what the planner makes of it."""
+"""Measured rates of this CPU (`deplodock doctor --measure`), and the planner's use of them."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ func.func @main(%x: tensor<512x512xDTYPE>, %w: tensor<512x512xDTYPE>) -> tensor<
 
 @pytest.fixture
 def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """The file of measurements, of a user who has none yet."""
+    """Yields the path of the file of measurements, in a cache without measurements."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.delenv("DEPLODOCK_CORES")
     (tmp_path / "deplodock").mkdir(mode=0o700)

@@ -1,5 +1,7 @@
-"""The same texts for processors with other vectors: NEON, by a cross compiler and qemu; SSE and AVX2, here.
-`--kernels all` runs 50 kernels on each."""
+"""The C++ for other vector instructions: NEON with a cross compiler and qemu, SSE and AVX2 on this machine.
+
+`--kernels all` runs 50 kernels on each.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`panel_fma` of functions.hpp, for every part of a product in which the operands are not zero."""
+"""`panel_fma` of functions.hpp, the matmul on packed panels, for parts of its operands."""
 
 from __future__ import annotations
 
@@ -26,8 +26,7 @@ extern "C" void call(float* c, const float* a, const float* b, long top, long bo
 
 @pytest.mark.parametrize("columns", [2, 32])
 def test_parts_of_a_product(columns: int) -> None:
-    """Of as many columns as no vector has, and of more; ranges may be empty, and end before they begin or before 0.
-    What is on the stack before is no number."""
+    """Ranges of rows, columns and depth may be empty, or end before they begin. Unwritten stack memory holds NaN."""
     text = printer.helper_section({"vector.panel_fma"}) + CALL
     for name, size in (("ROWS", ROWS), ("COLUMNS", columns), ("DEPTH", DEPTH)):
         text = text.replace(name, str(size))

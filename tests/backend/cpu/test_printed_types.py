@@ -1,4 +1,4 @@
-"""A printed expression has the C++ type of its type in the IR, so that overloaded functions take it as what it is."""
+"""The C++ type of a printed expression is that of its IR type, so that C++ chooses the right overloads."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def _name(t: Attribute) -> str:
 
 
 def _forms(t: Attribute, scalars: Scalars) -> list[Expr]:
-    """How a value of a type may be printed: as a variable, a literal, and an index as a counter, which is an int."""
+    """Returns the printed forms of a value: a variable, a literal, and for an index the int counter of a loop."""
     counter = [Expr("counter")] if t == INDEX else []
     return [Expr(_name(t)), scalars.literal(1 if t == i1 else 3, t), *counter]
 
@@ -61,8 +61,10 @@ def _operations(scalars: Scalars, index: str) -> Iterator[tuple[Operation, list[
 
 @pytest.mark.parametrize("index", ["int", "long long"])
 def test_types(index: str, tmp_path: Path) -> None:
-    """An index may be any whole number, and a narrow integer an int that it holds. `+` is how an operation of another
-    operation's result is printed."""
+    """An index may have any C++ integer type, and a narrow integer may be an int.
+
+    Results of i64 are also printed as operands of overloaded functions, so that an ambiguous call does not compile.
+    """
     if shutil.which("g++") is None:
         pytest.skip("needs g++")
     used, lines = set[str](), list[str]()
@@ -92,7 +94,7 @@ def test_types(index: str, tmp_path: Path) -> None:
 
 
 def test_indices_of_mixed_types() -> None:
-    """A number of 32 bits that becomes an index of 64 bits, and is added to one that is counted."""
+    """A narrow integer is converted to a 64-bit index and added to a loop counter."""
     x = torch.randn(8)
     for narrow in (torch.int32, torch.int16, torch.uint8):
         i = torch.tensor(1, dtype=narrow)

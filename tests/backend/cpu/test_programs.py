@@ -1,4 +1,4 @@
-"""Programs on the cores of this machine, against PyTorch; and the same text for processors with other vectors."""
+"""Programs on this CPU against PyTorch, also with narrower vectors and with clang."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_as_pytorch(name: str) -> None:
     ],
 )
 def test_other_vectors(name: str, march: str) -> None:
-    """The same text with the vectors of SSE and of AVX2."""
+    """The same C++, compiled for SSE and for AVX2."""
     function, args = PROGRAMS[name]
     compiled = deplodock.compile(function, args, target="cpu").compilation
     if march == "x86-64-v3" and "avx" not in torch.backends.cpu.get_cpu_capability().lower():
@@ -85,7 +85,7 @@ def test_other_vectors(name: str, march: str) -> None:
     ],
 )
 def test_clang(name: str, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
-    """The same text as another compiler understands it."""
+    """The same C++, compiled by clang."""
     function, args = PROGRAMS[name]
     monkeypatch.setenv("CXX", "clang++")
     for known in (host_compiler.compiler, host_compiler.compiler_identity):
@@ -105,7 +105,7 @@ def test_bf16_is_multiplied_where_it_lies() -> None:
 
 @pytest.mark.parametrize("name", DOTS)
 def test_rows_of_bf16_are_read_where_they_lie(name: str) -> None:
-    """They are widened in registers, and read only as far as they go."""
+    """Dot products of bf16 rows load directly from the tensor and widen in registers, without a copy."""
     function, args = DOTS[name]
     text = deplodock.compile(function, args, target="cpu").compilation.cpp
     kernel = text[text.index("static void k0(") :]
@@ -119,7 +119,7 @@ def test_rows_of_bf16_are_read_where_they_lie(name: str) -> None:
 
 
 def test_what_is_multiplied_is_used_elsewhere() -> None:
-    """The same f32 is a factor of a sum that is no dot product: of absolute values."""
+    """An operand of a dot product is also an operand of another reduction, a sum of absolute values."""
     x, y = _floats(21, 96).bfloat16(), _floats(21, 96).bfloat16()
 
     def function(x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, ...]:
@@ -131,7 +131,7 @@ def test_what_is_multiplied_is_used_elsewhere() -> None:
 
 @pytest.mark.parametrize("rows", [1, 70])
 def test_a_number_that_was_narrowed_meanwhile(rows: int) -> None:
-    """bf16 -> f16 -> f32 is not bf16 -> f32: 1e6 is infinite in f16; and int32 -> int8 -> int32 wraps."""
+    """Conversions through a narrower type must remain: in f16 1e6 becomes infinite, and in int8 integers wrap."""
     x, w = _floats(rows, 96).bfloat16() * 1e6, _floats(64, 96).bfloat16()
 
     def function(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
@@ -144,7 +144,7 @@ def test_a_number_that_was_narrowed_meanwhile(rows: int) -> None:
 
 
 def test_integers_are_multiplied_where_they_lie() -> None:
-    """Sums of products of integers are products of matrices, of int8 by its words."""
+    """Integer matmuls use `panel_fma` on the operand as it is stored; int8 is multiplied in words."""
     for name, section in (("products of int32", "vec<T>"), ("linear of int8", "words |= convert")):
         function, args = PROGRAMS[name]
         text = deplodock.compile(function, args, target="cpu").compilation.cpp
@@ -154,7 +154,7 @@ def test_integers_are_multiplied_where_they_lie() -> None:
 
 
 def test_convolutions_read_pixels_where_they_lie() -> None:
-    """Weights are copied once, panel by panel, also where steps and padding say which pixels there are."""
+    """A convolution packs its weights and reads the image directly, also with strides and padding."""
     for step in (1, 2):
         args = _floats(1, 20, 97, 97), _floats(64, 20, 3, 3)
         program = deplodock.compile(lambda x, w, step=step: F.conv2d(x, w, padding=1, stride=step), args, target="cpu")
@@ -175,7 +175,7 @@ def test_sizes_of_a_call() -> None:
 
 
 def test_rows_of_a_call_end_in_a_tile() -> None:
-    """Tiles have several rows, of which each ends where the call says."""
+    """Rows of dynamic length, several in a tile: each loop ends at the length of the call."""
     columns = torch.export.Dim("columns", min=1, max=256)
     program = deplodock.compile(
         lambda x: x.exp().sum(1), (_floats(9, 100),), target="cpu", dynamic_shapes=({1: columns},), schedule="block=4"
@@ -186,13 +186,13 @@ def test_rows_of_a_call_end_in_a_tile() -> None:
 
 
 def test_rows_that_end_in_different_places() -> None:
-    """Windows of what is padded: each row of a tile ends elsewhere."""
+    """Windows of a padded row: each row of a tile has another number of elements before the padding."""
     function, x = lambda x: F.pad(x, (0, 90)).unfold(0, 64, 70).sum(-1), torch.arange(2000.0)[:970]
     _close(deplodock.compile(function, (x,), target="cpu", schedule="block=16")(x), function(x))
 
 
 def test_products_of_a_call() -> None:
-    """The rows that there are, and no more, are read and multiplied: those behind them are NaN."""
+    """A matmul with a dynamic number of rows reads these rows only; the rows after them in memory are NaN."""
     rows = torch.export.Dim("rows", min=1, max=500)
     w = _floats(33, 70)
     program = deplodock.compile(
@@ -233,7 +233,7 @@ def test_other_targets_blocks_are_refused() -> None:
 
 
 def test_what_is_loaded_again_is_read_in_another_order_as_well() -> None:
-    """The second loop loads x again, of which it reads the transpose, too: that is what the first loop has kept."""
+    """A second loop needs `x` and its transpose, so it reads the array in which the first loop stored `x`."""
     transposed = ", ".join(str(j * 8 + i) for i in range(8) for j in range(8))
     module = parse_module(
         make_context(),
@@ -263,7 +263,7 @@ def test_what_is_loaded_again_is_read_in_another_order_as_well() -> None:
 
 
 def test_what_is_the_same_for_all_blocks_is_not_changed_by_one() -> None:
-    """A loop of each block begins with what is computed once for all of them, and nothing else reads that."""
+    """The initial value of a loop is computed once for all blocks. A block's loop must not update it in place."""
     at = "[%block, %0] regs [[0, 1], [0, 2], [0, 4], [0, 8], [0, 16]]"
     module = parse_module(
         make_context(),
@@ -298,7 +298,7 @@ def test_what_is_the_same_for_all_blocks_is_not_changed_by_one() -> None:
 
 @pytest.mark.parametrize("rows", [1, 4])
 def test_the_next_rows_are_asked_for(rows: int) -> None:
-    """Also where a block has one row."""
+    """A block prefetches the rows of the next block, also if a block has only one row."""
     softmax = deplodock.compile(
         lambda x: x.softmax(-1), (_floats(64, 512),), target="cpu", schedule=f"block={rows},512"
     )

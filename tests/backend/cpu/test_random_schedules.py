@@ -1,5 +1,7 @@
-"""Random schedules of blocks that are one thread: right in the simulator, bit for bit, and as C++ on this machine.
-`python -m fuzz --schedules --targets cpu` runs more of them."""
+"""Random schedules for one-thread blocks: exact in the simulator, and right as C++ on this machine.
+
+`python -m fuzz --schedules --targets cpu` runs more of them.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Calls that are like an earlier one are made without Python; every other one the long way, with the same outcome."""
+"""Repeated calls: a call whose arguments are like earlier ones runs without Python code, with the same results."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from deplodock.frontend.api import CompiledFunction
 
 @pytest.fixture(autouse=True)
 def long_way(monkeypatch: pytest.MonkeyPatch) -> list[None]:
-    """An item for each call that went through Python, where that is not the extension's being built."""
+    """Returns a list that gets an entry for each call through Python, after the extension module is built."""
     calls.building().exception()
     made, call = [], CompiledFunction._call
 
@@ -323,7 +323,7 @@ PLACES: dict[str, Callable[[torch.Tensor], object]] = {
 @pytest.mark.parametrize("number", [0, 3, 8])
 @pytest.mark.parametrize("name", [*CHANGES, *PLACES])
 def test_a_snapshot_knows_what_changed(name: str, number: int) -> None:
-    """Of one of several tensors, of which others lie before and behind it."""
+    """A snapshot of nine tensors detects a change of one of them, at each position."""
     native = calls.building().result()
     tensors = tuple(torch.randn(48)[:24].view((4, 6) if i % 2 else (4, 6, 1, 1, 1, 1)[: 6 - i % 4]) for i in range(9))
     tensors[number].data = torch.randn(48)[:24].view(4, 6)

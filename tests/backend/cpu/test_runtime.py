@@ -1,4 +1,4 @@
-"""Calls of programs on the cores: one call of the C++, from any thread, on memory of the call's own."""
+"""Calls of programs on the CPU: one C++ call each, from any thread, with scratch memory per call."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def _compiled(function: Callable[..., Any], *args: torch.Tensor, **how: Any) -> 
 
 
 def _launches(program: CpuProgram, monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """The number of threads of every call of the C++ from now on, of Python's and of those without it."""
+    """Returns a list that gets the number of threads of every C++ call, with or without Python."""
     calls, launch = [], program._launch
 
     @ctypes.CFUNCTYPE(None, *launch.argtypes)
@@ -96,7 +96,7 @@ def test_little_work_is_not_shared() -> None:
 @pytest.mark.parametrize("native", [False, True])
 @pytest.mark.parametrize("asserts", [False, True])
 def test_eight_threads_call_one_program(asserts: bool, native: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every call has its own arguments, scratch memory and message, through the extension module and through Python."""
+    """Simultaneous calls have separate arguments, scratch memory and messages, with and without the extension."""
     building().result()
     if not native:
         monkeypatch.setattr(runtime, "extension", lambda: None)
@@ -182,7 +182,7 @@ def test_tensors_that_do_not_lie_in_memory_as_they_read() -> None:
 
 
 def test_memory_in_use_goes_into_huge_pages(tmp_path: Path) -> None:
-    """Contents and addresses stay; what cannot be moved, such as a mapped file, is left as it is."""
+    """Contents and addresses stay. Memory that cannot be collapsed, such as a mapped file, is unchanged."""
     numbers = torch.arange(3 << 20, dtype=torch.float32)
     file = tmp_path / "numbers"
     numbers.numpy().tofile(file)
@@ -206,7 +206,7 @@ extern "C" void shares(int blocks, int threads, int* begins, int* ends, int* cou
 @pytest.mark.parametrize("threads", [1, 2, 3])
 @pytest.mark.parametrize("blocks", [0, 1, 5, 76, 1187])
 def test_shares_are_all_blocks_and_the_last_ones_small(blocks: int, threads: int) -> None:
-    """Of no blocks there is none: what blocks have in common may be in memory that is not there."""
+    """Shares partition the blocks. Without blocks there is no share, as shared values may have no memory."""
     library = ctypes.CDLL(str(build.build(printer.helper_section(()) + SHARES)))
     begins, ends, count = (ctypes.c_int * 64)(), (ctypes.c_int * 64)(), ctypes.c_int(0)
     library.shares(blocks, threads, begins, ends, ctypes.byref(count))

@@ -1,8 +1,8 @@
-"""Programs for the cores with sanitizers: nothing outside of a buffer, nothing that C++ leaves undefined, and no memory
-that two blocks use without one waiting for the other. `--kernels all` runs 300 kernels, and 50 of them by threads.
+"""CPU programs under sanitizers: no access outside of a buffer, no undefined behaviour, no data race between blocks.
 
-What has an end that is seen are the buffers of a program, scratch memory too, for here each is one of its own, the
-buffer of a core and arrays on the stack. Masked loads and stores of AVX-512 are not looked into; AVX2 has none.
+`--kernels all` runs 300 kernels, and 50 of them with threads. Each buffer of a program, scratch memory included, is a
+separate allocation here, so the sanitizer knows its bounds, as it does for arrays on the stack. Masked loads and stores
+of AVX-512 are not checked; AVX2 has none.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ THREADS = Machine("g++", ("-O1", "-g1", "-march=native", "-fsanitize=thread"), t
 
 @pytest.fixture(params=ADDRESSES)
 def addresses(request: pytest.FixtureRequest) -> Machine:
-    """This machine, and one with AVX2, where this one has it."""
+    """Returns the machine with the address sanitizer: the instruction set of this CPU, or AVX2 if it has AVX2."""
     if request.param != "native" and "AVX" not in torch.backends.cpu.get_cpu_capability():
         pytest.skip("this machine has no AVX2")
     return ADDRESSES[request.param]
@@ -38,7 +38,7 @@ def test_addresses(request: pytest.FixtureRequest, addresses: Machine) -> None:
 
 
 def test_a_right_operand_outside_of_its_tensor(addresses: Machine) -> None:
-    """Of an image whose rows are all outside, the product of a tap reads nothing."""
+    """A convolution tap whose rows are all in the padding reads nothing."""
     function, args = PROGRAMS["convolution of bf16"]
     check_all([of_function("convolution", function, list(args))], addresses)
 

@@ -1,4 +1,4 @@
-"""Scatters and gathers of neighbours: as read-modify-write of vectors, and as a load and a permutation."""
+"""Scatters and gathers along contiguous elements, as vectors: read-modify-write, and a load with a permutation."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def _kernel(compiled: object) -> str:
 
 @pytest.mark.parametrize("isa", ISAS)
 def test_rows_are_combined_as_vectors(isa: str) -> None:
-    """Rows of whole vectors and others, at indices that repeat, in all types that scatters combine, NaN among them."""
+    """Rows that do and do not fill vectors, at repeated indices, in several types, with a NaN."""
     generator = torch.Generator().manual_seed(0)
     index = torch.randint(30, (75,), generator=generator)
     kinds = ((64, torch.float32), (37, torch.int64), (24, torch.float64))
@@ -44,7 +44,7 @@ def test_rows_are_combined_as_vectors(isa: str) -> None:
 
 
 def test_writes_at_an_index_of_their_own_follow_the_order_of_memory() -> None:
-    """The lanes of what is written lie as they are read, and neither becomes an array; other lanes are no vector."""
+    """Each written element has its own index. Values and indices are loaded as vectors and need no array."""
     generator = torch.Generator().manual_seed(0)
     x, y = (torch.randn(24, 64, generator=generator) for _ in range(2))
     index = torch.randint(64, (24, 64), generator=generator)
@@ -56,7 +56,7 @@ def test_writes_at_an_index_of_their_own_follow_the_order_of_memory() -> None:
 
 @pytest.mark.parametrize("isa", ISAS)
 def test_gathers_within_a_vector(isa: str) -> None:
-    """Borders of images, an enlarged one, and windows at both ends of a buffer with lanes outside."""
+    """Gathers from a narrow range: padded borders, an enlarged image, and windows that exceed the buffer."""
     x = torch.randn(2, 5, 56, generator=torch.Generator().manual_seed(0))
 
     def function(x: torch.Tensor) -> list[torch.Tensor]:
@@ -90,7 +90,7 @@ def test_gathers_within_a_vector_read_nothing_behind_the_buffer() -> None:
 
 
 def test_lanes_of_gathers_follow_what_is_contiguous() -> None:
-    """Points of several planes: the result and the indices are contiguous in the points, the planes are far apart."""
+    """Points of several planes: lanes run along the points, in which the result and the indices are contiguous."""
     generator = torch.Generator().manual_seed(0)
     x, i, j = torch.randn(8, 20, 20), *(torch.randint(20, (300,), generator=generator) for _ in range(2))
     function = lambda x, i, j: x[:, i, j] + x[:, j, i] * x[:, j, j]  # noqa: E731

@@ -1,4 +1,4 @@
-"""The target of cores with options: `cpu{isa=avx2 cores=4}`."""
+"""CPU targets with options, such as `cpu{isa=avx2 cores=4}`."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_plans_are_for_its_vectors(isa: str) -> None:
 
 
 def test_as_many_cores_as_it_says() -> None:
-    """The number of cores that may share a launch is what the C++ is told."""
+    """The option `cores` is the number of threads that the C++ may use for a launch."""
     x = torch.randn(1 << 20)
     for target, most in (("cpu{cores=1}", 1), ("cpu{cores=3}", 3), ("cpu", 1 << 16)):
         compiled = deplodock.compile(torch.exp, (x,), target=target)
@@ -87,7 +87,7 @@ def test_an_instruction_set_of_other_machines(monkeypatch: pytest.MonkeyPatch) -
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="instructions of x86")
 @pytest.mark.parametrize("march", ["skylake-avx512", "sapphirerapids", "haswell"])
 def test_vectors_stay_whole(march: str, tmp_path: Path) -> None:
-    """Tuned for some processors, g++ would take the vectors of the text apart."""
+    """g++ keeps the vector width of the text, although its tuning for some processors would split vectors."""
     source, code = tmp_path / "product.cpp", tmp_path / "product.s"
     source.write_text(deplodock.compile(F.linear, (X, W), target="cpu").ir("cuda"))
     run_compiler(*build.options(march), "-S", "-o", str(code), str(source))

@@ -1,4 +1,4 @@
-"""Loops over vectors are unrolled as long as compilers take the copies of their bodies in a short time."""
+"""Loops over vectors are unrolled, but not so far that the C++ compiler takes long."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Function = Callable[[torch.Tensor], torch.Tensor]
 
 
 def _copies(kernel: str) -> Iterator[tuple[str, int]]:
-    """Each line of a kernel, with the number of its copies after all loops around it are unrolled as they say."""
+    """Yields each line of a kernel with the number of its copies after all loops around it are unrolled."""
     factors, pending = [1], 1
     for line in map(str.strip, kernel.splitlines()):
         yield line, factors[-1]
@@ -68,14 +68,14 @@ def test_long_bodies_are_not_repeated(name: str) -> None:
 
 
 def test_short_bodies_are_repeated() -> None:
-    """So that sums of columns stay in registers."""
+    """A short body is unrolled 64 times, so that the sums of columns stay in registers."""
     kernel = _kernel(lambda x: x.square().sum((1, 2)), torch.rand(1, 8, 8, 32))
     assert max(n for line, n in _copies(kernel) if "x_in" in line) >= 64
 
 
 @pytest.mark.parametrize("isa", ["avx512", "avx2"])
 def test_functions_of_vectors_have_no_arrays(isa: str, tmp_path: Path) -> None:
-    """g++ walks all writes to memory for each of them: the time grows with the square of the copies of a function."""
+    """Vector functions have no local arrays, for which g++ needs time quadratic in the number of inlined copies."""
     if shutil.which("g++") is None:
         pytest.skip("needs g++")
     names = "exp exp2 expm1 log log2 log1p tanh erf sin cos sqrt rsqrt floor ceil trunc round".split()

@@ -1,4 +1,4 @@
-"""A program for the CUDA runtime."""
+"""Fixture with a small program for tests of the CUDA runtime."""
 
 from __future__ import annotations
 
@@ -11,6 +11,6 @@ from deplodock.backend.cuda.printer import print_cuda
 
 @pytest.fixture(scope="module")
 def program() -> tuple[ModuleOp, str]:
-    """The program of `scaled_rows` and its CUDA."""
+    """Returns the module of `scaled_rows.py` at the kernel level and its CUDA."""
     kernels = module(KERNEL + MAIN)
     return kernels, print_cuda(kernels)

@@ -1,5 +1,4 @@
-"""Arrays of registers are aligned to their widest access, however their values get there; the emulator, and a look at
-the text, notice where one is not."""
+"""Register arrays in printed CUDA are aligned to their widest access; the emulator and a check of the text verify it."""
 
 from __future__ import annotations
 
@@ -85,20 +84,20 @@ BODIES = {
 
 
 def module_of(name: str) -> ModuleOp:
-    """The program of one of `BODIES`."""
+    """Returns the module of a kernel with a body of `BODIES`."""
     module = parse_module(make_context(), KERNEL.format(body=BODIES[name][0]), "test.mlir")
     verify_module(module)
     return module
 
 
 def halved(cuda: str) -> str:
-    """A text whose arrays are aligned to half of what they need."""
+    """Returns CUDA text in which the alignment of each array is halved."""
     return re.sub(r"__align__\((\d+)\)", lambda m: f"__align__({int(m[1]) // 2})", cuda)
 
 
 @pytest.fixture(scope="module")
 def emulated() -> dict[str, EmulatedModule]:
-    """All programs, and all with halved alignments, by their texts."""
+    """Returns the emulated modules of all programs by text, also those with halved alignments."""
     texts = [print_cuda(module_of(name)) for name in BODIES]
     texts += [halved(text) for text in texts]
     return dict(zip(texts, compile_many(texts), strict=True))

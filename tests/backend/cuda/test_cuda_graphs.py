@@ -1,5 +1,7 @@
-"""Launches of a call as a CUDA graph, without a GPU: which calls of the driver are made, and that a replay is right
-when arguments and results lie elsewhere than before (`stub_cuda`, where the emulator runs the nodes)."""
+"""Launches of a call as a CUDA graph, without a GPU: the calls of the driver, and replays at new addresses.
+
+On the stubbed driver (`stub_cuda`) the emulator runs the nodes of a graph.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,7 @@ from deplodock.frontend.capture.eager_fallback import FallbackWarning
 
 
 def taken(name: str | None = None) -> list[Any]:
-    """The calls of the driver since the last time: names and nodes, or the nodes of one name."""
+    """Returns and clears the driver's recorded calls: (name, node) pairs, or the nodes of the calls `name`."""
     calls = list(driver.library().calls)
     driver.library().calls.clear()
     return calls if name is None else [node for n, node in calls if n == name]
@@ -35,7 +37,7 @@ def graph(given: Any, **how: Any) -> CudaProgram:
 
 
 def test_a_graph_is_made_at_the_second_call(program, stub_cuda) -> None:
-    """Then one launch does everything; only the nodes that use what lies elsewhere are set anew."""
+    """Later calls launch the graph once. They update only nodes whose arguments have other addresses."""
     cuda, x = graph(program), torch.randn(4, 256, device="cuda")
     kept = [cuda.run([x])[0]]
     assert taken() == []
@@ -136,7 +138,7 @@ def test_a_graph_that_the_driver_refuses(program, stub_cuda) -> None:
 
 
 def test_a_place_that_cannot_be_described(program, stub_cuda, monkeypatch) -> None:
-    """Of the second that moved, as by a tensor map that the driver refuses: the next call sets the first as well."""
+    """If a call fails while it updates its second address, the next call updates the first address again."""
     cuda, x, other = graph(program), *(torch.randn(4, 256, device="cuda") for _ in range(2))
     kept, moved, real = [cuda.run([x]), cuda.run([x])], list[int](), Frame.move
 
@@ -156,7 +158,7 @@ def test_a_place_that_cannot_be_described(program, stub_cuda, monkeypatch) -> No
 
 
 def test_streams_and_scratch_memory(program, stub_cuda, monkeypatch) -> None:
-    """A graph is launched on torch's current stream, and its scratch memory outlives what runs on others."""
+    """A graph runs on torch's current stream, and the allocator is told that this stream uses the scratch memory."""
     noted: list[int] = []
     monkeypatch.setattr(torch.Tensor, "record_stream", lambda self, stream: noted.append(stream.cuda_stream))
     cuda, x = graph(program), torch.randn(4, 256, device="cuda")
@@ -169,7 +171,7 @@ def test_streams_and_scratch_memory(program, stub_cuda, monkeypatch) -> None:
 
 
 def test_threads_share_a_graph(program, stub_cuda) -> None:
-    """Each call moves the nodes and launches them before another one does."""
+    """A call updates the nodes and launches the graph before another thread may do so."""
     cuda = graph(program)
     stub_cuda.execute = False
     inputs = [torch.randn(4, 256, device="cuda") for _ in range(8)]
@@ -188,7 +190,7 @@ def test_threads_share_a_graph(program, stub_cuda) -> None:
 
 
 def test_a_graph_that_was_closed_is_not_launched(program, stub_cuda, monkeypatch) -> None:
-    """As another thread may do that needs room for its own: the call launches its kernels one by one."""
+    """Another thread may close a graph to free memory. A call then launches its kernels one by one."""
     cuda, x = graph(program), torch.randn(4, 256, device="cuda")
     cuda.run([x]), cuda.run([x])
     real = LaunchGraph.launch

@@ -1,6 +1,6 @@
-"""The printed CUDA against the simulator: every operation on every type, and text that hostile input cannot steer.
+"""Printed CUDA in the emulator against the IR in the simulator: every operation on every type, and hostile names.
 
-The simulator runs the IR, the emulator the text that was printed of it; they share no code.
+The emulator and the simulator share no code.
 """
 
 from __future__ import annotations
@@ -51,7 +51,14 @@ def parse(text: str, passes: str = "") -> ModuleOp:
 
 
 def program(arguments: dict[str, str], results: list[str], body: str, passes: str = "") -> ModuleOp:
-    """One kernel of one warp on buffers of N elements; `%x0` ... are the arguments' registers."""
+    """Returns a module with a one-warp kernel on buffers of N elements.
+
+    Args:
+        arguments: element type of each argument by name. The body finds the loaded argument `x` in `%r_x`.
+        results: element type of each result.
+        body: IR text of the kernel's body.
+        passes: pipeline to run on the module.
+    """
     buffers = [f"%{name}: memref<{N}x{t}>" for name, t in arguments.items()]
     buffers += [f"%out{i}: memref<{N}x{t}>" for i, t in enumerate(results)]
     types = ", ".join(f"memref<{N}x{t}>" for t in [*arguments.values(), *results])
@@ -75,7 +82,7 @@ def store(value: str, number: int, t: str) -> str:
 
 
 def compare(module: ModuleOp, arguments: list[np.ndarray], rtol: float = 0.0) -> None:
-    """Run a program both ways."""
+    """Asserts that the simulator and the emulator compute the same results, within `rtol` for floats."""
     expected, report = simulate(module, arguments)
     report.raise_errors()
     found, findings = run_cuda_on_cpu(print_cuda(module), make_plan(module), arguments, seeds=(0,))
@@ -174,7 +181,7 @@ def test_casts(source: str) -> None:
 
 @pytest.mark.parametrize("t", ["bf16", "f16"])
 def test_rounding_to_storage(t: str) -> None:
-    """Halfway cases, subnormals, overflow, infinities and NaN."""
+    """Conversions from f32: halfway cases, subnormals, overflow and infinities."""
     rng = np.random.default_rng(0)
     x = (rng.normal(size=N) * 2.0 ** rng.integers(-30, 18, N)).astype(np.float32)
     x[:10] = [np.inf, -np.inf, 65504, 65519.99, 65520, -65520, 1 + 2**-8, 1 + 3 * 2**-8, 2**-25, 6.1e-5]
@@ -220,7 +227,7 @@ def test_folds_and_butterflies(t: str) -> None:
 
 
 def test_carried_values_change_places() -> None:
-    """What a loop carries may be exchanged, renumbered, read after its successor is made, and yielded twice."""
+    """Values that a loop carries may be swapped, permuted, read after their next value, and yielded twice."""
     body = """
     %0 = payload.constant 0 : index
     %1 = payload.constant 1 : index
@@ -279,7 +286,7 @@ def test_a_carried_value_that_is_still_read_keeps_its_place(reader: str) -> None
 
 @pytest.mark.parametrize("t", ["f32", "i32", "index"])
 def test_nested_expressions_keep_their_grouping(t: str) -> None:
-    """Nameless operations of one line print as one expression; parentheses stand where C++ would group otherwise."""
+    """Operations without a name of their own print as one nested expression, with parentheses where C++ needs them."""
     suffix, divide = ("f", "divf") if t == "f32" else ("i", "divsi")
     names = [f"{n}{suffix}" for n in ("add", "sub", "mul")] + [divide]
     names += [] if t == "f32" else ["andi", "ori", "xori", "shli"]
@@ -307,7 +314,7 @@ def test_nested_expressions_keep_their_grouping(t: str) -> None:
 
 
 def test_accumulators_in_nested_loops() -> None:
-    """A start value that is read again later is not overwritten; an accumulator is carried through two loops."""
+    """An accumulator is carried through two loops. An initial value that is read later is not overwritten."""
     body = """
     %0 = payload.constant 0 : index
     %1 = payload.constant 1 : index
@@ -357,7 +364,7 @@ def test_hostile_names_stay_in_comments(name: str) -> None:
 
 
 def test_hostile_symbols_attributes_and_places() -> None:
-    """A kernel whose symbol, attributes and file name try to escape prints the same code as a harmless one."""
+    """A symbol, attribute or file name with comment ends and newlines cannot change the code of a kernel."""
     text = """kernel.func @{symbol}(%{value}: memref<32xf32>) grid [1] warps 1 attributes {{note = "{note}"}} {{
       %lane = kernel.id lane
       %v = payload.constant 1.0 : vector<1xf32>
@@ -422,7 +429,7 @@ def test_what_has_no_cuda_is_refused(line: str, reason: str) -> None:
 
 @pytest.mark.parametrize("level", ["torch", "tensor", "loop", "tile"])
 def test_other_levels_have_no_cuda(level: str) -> None:
-    """Rather than the empty text of no kernels."""
+    """`print_cuda` refuses a module above the kernel level, instead of printing a text without kernels."""
     import torch
 
     from deplodock.frontend.capture.export import capture
@@ -434,7 +441,7 @@ def test_other_levels_have_no_cuda(level: str) -> None:
 
 
 def test_shared_memory_is_declared_once_and_for_all() -> None:
-    """A text with several kernels declares the array of shared memory alike in all of them, for the strictest use."""
+    """All kernels declare the shared-memory array with the same alignment, the largest that any kernel may need."""
     plain = 'kernel.func @k() grid [1] warps 1 { %s = kernel.shared at 0 : memref<64xf32, "shared"> }'
     texts = [print_cuda(allocated(SUBJECTS["no lag"].text())), print_cuda(parse(plain))]
     declared = [set(re.findall(r"extern __shared__ .*;", text)) for text in texts]
@@ -442,6 +449,6 @@ def test_shared_memory_is_declared_once_and_for_all() -> None:
 
 
 def test_accumulators_stay_behind_the_wait() -> None:
-    """What is computed from accumulators can't move in front of the wait: it names them."""
+    """The wait for wgmma names the accumulators, so that the C++ compiler cannot move their uses before it."""
     text = print_cuda(allocated(SUBJECTS["no lag"].text()))
     assert re.search(r"\bwgmma_wait_for\(\w+\);", text)

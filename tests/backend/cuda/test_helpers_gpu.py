@@ -1,4 +1,4 @@
-"""Every device function on the device, where it is an instruction, against its emulated body."""
+"""Device functions on a GPU, where each is an instruction, against their C++ bodies in the emulator."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ from deplodock.frontend.capture.arrays import to_numpy, to_torch
 
 
 def used_helpers(module: ModuleOp) -> set[str]:
-    """The keys of the helpers in the text of a module."""
+    """Returns the names of the device functions in the CUDA of a module."""
     text = print_cuda(module)
     return {key for key, helper in HELPERS.items() if helper.cuda in text}
 
 
 @cache
 def wanted(name: str) -> np.ndarray:
-    """Returns the result of the emulated body: from the file of another machine, or emulated here."""
+    """Returns the emulator's result of a unit, from the file `HELPER_RESULTS` if it is set, or else computed now."""
     saved = os.environ.get("HELPER_RESULTS")
     return emulated_result(name) if saved is None else saved_results(saved)[name]
 
@@ -62,7 +62,10 @@ def test_assembly_is_accepted() -> None:
 
 
 def test_every_helper_is_tested_on_the_device() -> None:
-    """By a unit of its own, or by one in IR whose test has the marker `gpu`; accesses of all widths are one text."""
+    """Each device function is in a helper unit or in the IR of another test with the marker `gpu`.
+
+    Loads, stores and fills are excluded: all widths share one text.
+    """
     products = (*PRODUCTS.values(), *TF32_PRODUCTS.values(), *F64_PRODUCTS.values())
     modules = chain(
         (allocated(unit.text()) for unit in UNITS.values()),

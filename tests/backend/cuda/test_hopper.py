@@ -1,5 +1,4 @@
-"""Rings of boxes, partitions and products of warpgroups: written out at the kernel level, and right in every
-executor."""
+"""Hand-written kernels for sm_90a (TMA circular buffers, warp partitions, warpgroup matmuls) in every executor."""
 
 from __future__ import annotations
 
@@ -30,7 +29,7 @@ GEMMS = {
 
 @pytest.mark.parametrize("name", GEMMS)
 def test_emulated(name: str) -> None:
-    """The printed text computes the product exactly, and the detector has nothing to say."""
+    """The emulated CUDA computes the product exactly, without a report of races."""
     gemm = GEMMS[name]
     found, reports = emulate(gemm)
     assert [str(r) for r in reports] == []
@@ -39,7 +38,7 @@ def test_emulated(name: str) -> None:
 
 @pytest.mark.parametrize("name", GEMMS)
 def test_simulated(name: str) -> None:
-    """The IR computes it exactly as well, and every wait, arrival and fence is where it has to be."""
+    """The simulated IR is exact, has all necessary waits, arrivals and fences, and moves the expected bytes."""
     gemm = GEMMS[name]
     found, report = simulated(gemm)
     assert [str(f) for f in report.findings] == []
@@ -53,14 +52,14 @@ def test_simulated(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["plain", "all"])
 def test_compiles_without_spills_or_warnings(name: str) -> None:
-    """ptxas neither spills nor serialises the products (C75xx)."""
+    """ptxas does not spill registers and does not serialise the wgmma instructions (warnings C75xx)."""
     compiled = compile_cubin(print_cuda(allocated(GEMMS[name].text())), "sm_90a")
     assert compiled.warnings == ()
     assert all(use.spills == 0 and use.stack == 0 for use in compiled.kernels.values())
 
 
 def test_tensor_maps_of_a_launch() -> None:
-    """The plan says of which buffers a launch needs maps."""
+    """The launch plan lists the tensor maps of a launch, one for each buffer that TMA accesses."""
     plan = make_plan(allocated(GEMMS["stored through shared memory"].text()))
     shapes = [(128, 192), (128, 192), (128, 128)]
     assert plan.launches[0].maps == tuple(TensorMap(i, s, "bf16", (64, 64), 128) for i, s in enumerate(shapes))
@@ -68,7 +67,7 @@ def test_tensor_maps_of_a_launch() -> None:
 
 
 def test_a_map_as_the_driver_wants_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Fastest dimension first, strides in bytes without that of single elements; one record of 128 bytes."""
+    """cuTensorMapEncodeTiled gets the fastest dimension first, and strides in bytes without that of single elements."""
     asked: list[tuple[object, ...]] = []
 
     def encode_tiled(target: ctypes.c_void_p, *arguments: object) -> int:

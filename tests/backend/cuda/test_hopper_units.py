@@ -1,4 +1,4 @@
-"""Device functions of sm_90a one by one: the IR, the emulated body and, where there is one, the device agree."""
+"""Single instructions of sm_90a: the IR, the C++ body in the emulator and, on a GPU, the instruction agree."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from deplodock.passes.pipelines import parse_passes
 
 @cache
 def emulated() -> dict[str, EmulatedProgram]:
-    """All programs for the host, built at once."""
+    """Returns all units, built for the emulator together."""
     return emulated_kernels({name: allocated(u.text()) for name, u in UNITS.items()})
 
 
@@ -44,7 +44,7 @@ def test_emulated(name: str) -> None:
 
 
 def test_assembly_is_accepted() -> None:
-    """ptxas takes every helper, without a warning or a spill."""
+    """ptxas compiles every unit without a warning or a spill."""
     for name, unit in UNITS.items():
         compiled = compile_cubin(print_cuda(allocated(unit.text())), "sm_90a")
         assert compiled.warnings == (), name
@@ -52,7 +52,7 @@ def test_assembly_is_accepted() -> None:
 
 
 def test_clusters_on_other_targets() -> None:
-    """Clusters compile for whatever has them, and are refused elsewhere, by the passes and by the compiler."""
+    """Clusters compile for other targets that have them. Passes and the compiler refuse them for older targets."""
     for unit in CLUSTER_UNITS.values():
         assert compile_cubin(print_cuda(allocated(unit.text())), "sm_120").warnings == ()
     module = parse_module(make_context(), CLUSTER_UNITS["a box for two blocks"].text(), "test.mlir")
@@ -65,7 +65,7 @@ def test_clusters_on_other_targets() -> None:
 @pytest.mark.gpu
 @pytest.mark.parametrize("name", UNITS)
 def test_device(name: str) -> None:
-    """The instruction itself does what its emulated body does."""
+    """On a GPU the instruction has the expected result."""
     from deplodock.backend.cuda.runtime import CudaProgram
     from deplodock.frontend.capture.arrays import to_numpy, to_torch
 

@@ -1,4 +1,4 @@
-"""The line of the user's Python reaches a comment in the CUDA; names of the user's reach nothing."""
+"""Source locations: lines of the user's Python are comments in the CUDA, and the user's names cannot change the code."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Printed kernels through NVRTC for every target: no spills, wide accesses, and what the log and the cache say."""
+"""Printed kernels through NVRTC for every target: spills, wide accesses, the compiler's log, and the build cache."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ INDICES: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
 
 @pytest.mark.parametrize("name", INDICES)
 def test_counters_as_indices_of_64_bits(name: str) -> None:
-    """The counter of a loop is an int, which overloaded functions take for a long long only where it is cast."""
+    """A loop counter is an int. As an operand of overloaded functions for 64-bit indices it needs a cast."""
     x, i = torch.empty(1).expand(70000, 40000), torch.tensor(2, dtype=torch.int32)
     compile_cubin(deplodock.compile(INDICES[name], (x, i), target="sm_90a").ir("cuda"), "sm_90a", cached=False)
 
@@ -101,7 +101,7 @@ def test_a_cache_that_others_may_write_is_not_used(tmp_path: Path) -> None:
 
 
 def test_equal_kernels_are_compiled_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of one module and of several, wherever they stand; what is there needs no NVRTC."""
+    """Equal kernels of one or several modules are compiled once, whatever their names and positions."""
     done: list[str] = []
     real = nvrtc._compile
     monkeypatch.setattr(nvrtc, "_compile", lambda text, *how: done.append(text) or real(text, *how))
@@ -183,7 +183,7 @@ def test_the_log() -> None:
 
 
 def test_spills_are_seen() -> None:
-    """An array with an index that the compiler doesn't know lies in local memory."""
+    """An array with an index that is unknown at compile time is in local memory, and counts."""
     source = """extern "C" __global__ void k(float* y, int n) {
       float a[64];
       for (int i = 0; i < 64; ++i) a[i] = y[i];
@@ -229,7 +229,7 @@ LOOPS = """\t.section\t.text.k0,"ax",@progbits
 
 
 def test_innermost_loops_of_a_listing() -> None:
-    """The branch without a condition comes back from code that spins, and closes no loop."""
+    """An unconditional branch back, as code that spins on a barrier has, is not the end of a loop."""
     (loop,) = parse_loops(LOOPS, "HGMMA")["k0"]
     assert (loop.instructions, loop.count("HGMMA"), loop.stall_cycles) == (2, 1, 5)
     assert parse_loops(LOOPS, "LDG")["k0"] == []
@@ -250,7 +250,7 @@ def test_occupancy() -> None:
 def test_a_text_that_nvrtc_knows_has_a_log(
     version: tuple[int, int], uncached: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """On a GPU, NVRTC 13 gave an empty log for a text that it had compiled before; an older one has no such flag."""
+    """NVRTC 13 has a cache and an empty log for a cached text. A flag disables the cache; older versions lack the flag."""
     compiled = set[str]()
 
     def compile_as_nvrtc_does(source: str, flags: tuple[str, ...], name: str) -> bytes:

@@ -1,4 +1,4 @@
-"""Registers that the warps of one block share: one sum for lowering, verifier, emulator and the compiler."""
+"""Registers that warp partitions share: lowering, verifier, emulator and ptxas count the same number per block."""
 
 from __future__ import annotations
 
@@ -41,14 +41,14 @@ SUBJECT = SUBJECTS["two warpgroups"]
 
 
 def partitions(*each: tuple[int, int], blocks: int = 1) -> str:
-    """A kernel of partitions with so many (warps, registers)."""
+    """Returns the IR of a kernel with one partition for each (warps, registers per thread)."""
     programs = "".join(f'partition "r{i}"(%w{i}) warps {w} registers {r} {{\n}}\n' for i, (w, r) in enumerate(each))
     head = f"kernel.func @k() grid [1] warps {sum(w for w, _ in each)} blocks_per_sm {blocks}"
     return f"{head} {{\nkernel.warp_specialize {{\n{programs}}}\n}}"
 
 
 def test_the_sums_of_flash_attention_3() -> None:
-    """Two and three consumer warpgroups, as FlashAttention-3 divides the registers: not one of them is left."""
+    """The registers that FlashAttention-3 gives to a producer and two or three consumer warpgroups are exactly all."""
     for text in (partitions((4, 24), (4, 240), (4, 240)), partitions((4, 32), (4, 160), (4, 160), (4, 160))):
         parse_module(make_context(), text, "test.mlir").verify()
     assert register_pool(384) == 128 * (24 + 240 + 240)
@@ -61,8 +61,7 @@ def test_the_sums_of_flash_attention_3() -> None:
 @pytest.mark.parametrize("blocks", [1, 2, 3])
 @pytest.mark.parametrize("warps", range(4, 29, 4))
 def test_what_consumers_take_is_there(warps: int, blocks: int) -> None:
-    """However many warps: a block never wants more registers than it has, and leaves none that would do for eight more
-    of each thread."""
+    """For any number of warps, consumers get as many registers as fit, in steps of eight per thread."""
     threads, wanted = 32 * (warps + WARPGROUP), consumer_registers(warps, blocks)
     total = 32 * (warps * wanted + WARPGROUP * PRODUCER_REGISTERS)
     assert total <= register_pool(threads, blocks) <= 65536 // blocks
@@ -74,7 +73,7 @@ def test_what_consumers_take_is_there(warps: int, blocks: int) -> None:
 
 
 def test_the_compiler_launches_with_as_many_registers() -> None:
-    """ptxas takes what `launch_registers` says for kernels whose partitions want more than that."""
+    """ptxas launches kernels with `setmaxnreg` with the number of registers that `launch_registers` computes."""
     kernels: dict[str, tuple[int, int]] = {}
     text = ""
     for warps in range(12, 33, 4):
@@ -114,7 +113,7 @@ PRODUCTS = [
 
 @pytest.mark.parametrize(("target", "rows", "columns", "depth"), PRODUCTS)
 def test_as_many_blocks_fit_as_planned(target: str, rows: int, columns: int, depth: int) -> None:
-    """The number of the plan is the second launch bound; the compiler keeps it, without spilling."""
+    """`__launch_bounds__` has the planned number of blocks per multiprocessor; ptxas reaches it without spills."""
     a, b = torch.zeros(rows, depth, dtype=torch.bfloat16), torch.zeros(columns, depth, dtype=torch.bfloat16)
     compiled = deplodock.compile(F.linear, (a, b), target=target, executor="reference").compilation
     functions = [op for op in compiled.at("kernel").ops if isinstance(op, FuncOp)]
@@ -135,8 +134,10 @@ def test_as_many_blocks_fit_as_planned(target: str, rows: int, columns: int, dep
 def test_the_plan_knows_what_ptxas_compiles(
     block: str, blocks: int, fits: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A product of a warpgroup needs its registers at the launch, whatever its warps take later: where the plan says
-    that they are there ptxas compiles it, and where the plan refuses ptxas does."""
+    """The planner accepts and refuses the same warpgroup matmuls as ptxas.
+
+    A matmul needs its registers at the launch, even if `setmaxnreg` raises the number later.
+    """
     zeros = torch.zeros(2048, 2048, dtype=torch.bfloat16)
     compiled = deplodock.compile(F.linear, (zeros, zeros), target="sm_90a", executor="reference")
     text = re.sub(r" attributes \{schedule = [^}]*\}", "", compiled.ir("loop"))
@@ -187,7 +188,7 @@ def test_the_emulator_hangs_where_the_pool_is_too_small() -> None:
 
 
 def run(text: str, module: object) -> Report | None:
-    """The first report of a printed text of the subject."""
+    """Returns the emulator's first report for a CUDA text of the subject, or None."""
     program = EmulatedProgram(text, make_plan(allocated(SUBJECT.text())), module)  # pyright: ignore[reportArgumentType]
     _, reports = program.run([np.asarray(x) for x in inputs(SUBJECT)], (0,))
     return reports[0] if reports else None

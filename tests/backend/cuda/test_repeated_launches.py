@@ -1,5 +1,7 @@
-"""Calls on a GPU that are like earlier ones, without a GPU (`stub_cuda`): which are taken for that, and that they are
-right. The extension module sees tensors of the host, so both kinds of them are of the host for it."""
+"""Repeated calls of GPU programs, without a GPU (`stub_cuda`): which calls skip Python's checks, and their results.
+
+A repeated call has arguments like an earlier call. The extension module sees the stub's tensors as host tensors.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,7 @@ def _built() -> None:
 
 
 def compiled(monkeypatch: pytest.MonkeyPatch, function: Any, *args: Any, **how: Any) -> Any:
-    """A program on the stub that knows calls."""
+    """Returns a program on the stub with the extension module, which recognises repeated calls."""
     native = calls.building().result()
     monkeypatch.setattr(calls, "extension", lambda: native)
     return deplodock.compile(function, args, executor="cuda", **how)
@@ -32,13 +34,13 @@ def x(*shape: int) -> torch.Tensor:
 
 
 def layers(count: int) -> nn.Sequential:
-    """A model on the device."""
+    """Returns a model with `count` linear layers on the stubbed device."""
     made = [*(nn.Linear(32, 32, device="cuda") for _ in range(count)), nn.LayerNorm(32, device="cuda")]
     return nn.Sequential(*made).requires_grad_(False)
 
 
 def counted(program: Any, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """The calls that Python checks."""
+    """Returns a list that gets an entry for each call that Python checks."""
     found: list[Any] = []
     real = program._call
     monkeypatch.setattr(program, "_call", lambda *how: found.append(how) or real(*how))
@@ -47,7 +49,7 @@ def counted(program: Any, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
 @pytest.mark.parametrize("graphs", [False, True])
 def test_calls_like_earlier_ones(stub_cuda, monkeypatch, graphs: bool) -> None:
-    """They compute what they are asked for, with weights as they are then."""
+    """Repeated calls use their own arguments and the present weights."""
     model = layers(2)
     program = compiled(monkeypatch, model, x(24, 32), cuda_graphs=graphs)
     checked, kept = counted(program, monkeypatch), []
@@ -75,7 +77,7 @@ def _trained(model: nn.Sequential) -> None:
 
 
 def _along(model: nn.Sequential) -> None:
-    """In the same storage."""
+    """Moves a weight inside of its storage."""
     model[0].weight.data = model[0].weight.data.as_strided((32, 32), (32, 1), 1024)
 
 
@@ -106,7 +108,7 @@ UNLIKE: dict[str, Callable[[torch.Tensor], Any]] = {
 
 @pytest.mark.parametrize("name", UNLIKE)
 def test_calls_unlike_earlier_ones(stub_cuda, monkeypatch, name: str) -> None:
-    """Python looks at these, and refuses them or computes them."""
+    """A call that differs from earlier ones goes through Python, which runs or refuses it."""
     program, given = compiled(monkeypatch, lambda t: torch.relu(t) * 2, x(8, 32)), x(8, 32)
     program(given)
     checked = counted(program, monkeypatch)
@@ -136,7 +138,7 @@ def test_results_in_trees_and_arguments_among_them(stub_cuda, monkeypatch) -> No
 
 
 def test_what_is_never_taken_for_it(stub_cuda, monkeypatch) -> None:
-    """Arguments that are changed, and random numbers."""
+    """Calls that change an argument or draw random numbers always go through Python."""
     for function in (lambda t: t.add_(1), lambda t: t + torch.rand_like(t)):
         program = compiled(monkeypatch, function, x(8, 32))
         checked = counted(program, monkeypatch)

@@ -28,7 +28,7 @@ from deplodock.frontend.capture import arrays, captured_program
 
 @pytest.fixture(scope="module")
 def product():
-    """A product of bf16 matrices through tensor maps, for the kernel level and as text."""
+    """Returns a bf16 matmul with TMA loads at the kernel level, and its CUDA."""
     x, w = (torch.randn(s, dtype=torch.bfloat16) for s in ((256, 256), (128, 256)))
     boxes = "block=64,64 chunk=64 warps=4 atom=wgmma copy=tma stages=2"
     compiled = deplodock.compile(F.linear, (x, w), executor="cuda", schedule=boxes)
@@ -37,7 +37,7 @@ def product():
 
 
 def factors() -> list[torch.Tensor]:
-    """What it takes, on the device."""
+    """Returns operands of `product` on the stubbed device."""
     return [torch.randn(s, dtype=torch.bfloat16, device="cuda") for s in ((256, 256), (128, 256))]
 
 
@@ -55,8 +55,7 @@ def test_launches_follow_the_plan(program, stub_cuda) -> None:
 
 
 def test_another_device_has_a_program_of_its_own(program, stub_cuda) -> None:
-    """Results are where the arguments are, whatever device was the current one when the program was made; code is
-    loaded, and launched, on that device."""
+    """A program that was made for one device also runs on the device of its arguments, with code loaded there."""
     cuda, x = CudaProgram(*program, device=1), torch.randn(4, 256, device="cuda")
     for _ in range(2):
         (y,) = cuda.run([x])
@@ -78,7 +77,7 @@ def test_a_misaligned_input_is_copied(program, stub_cuda) -> None:
 
 
 def test_sizes_known_at_a_call(stub_cuda) -> None:
-    """The grid, the scratch memory and what kernels take follow the shapes; nothing is launched for nothing."""
+    """Grid, scratch memory and kernel arguments follow the dynamic sizes. For size 0 nothing is launched."""
     kernels = module(SIZES)
     program = CudaProgram(kernels, print_cuda(kernels))
     stub_cuda.execute = False
@@ -134,7 +133,7 @@ def test_tensor_maps_are_encoded_once(product, stub_cuda) -> None:
 
 
 class Plants:
-    """Mistakes of the runtime, each with what the stub says of it."""
+    """Planted bugs of the runtime, each with the message of the stub that detects it."""
 
     @staticmethod
     def another_box(monkeypatch: Any) -> None:
@@ -193,7 +192,7 @@ class Plants:
 
 
 def _reorder(monkeypatch: Any, change: Any) -> None:
-    """Change the addresses of the parameters of all launches."""
+    """Replaces the parameter addresses of all launches by `change` of them."""
     real = graphs.Frame.fill
 
     def fill(self: graphs.Frame, *args: Any) -> None:
@@ -249,7 +248,7 @@ def test_a_cluster_that_the_grid_does_not_fill(stub_cuda) -> None:
 
 
 def test_part_of_a_graph(program, stub_cuda) -> None:
-    """A captured call runs nothing; each replay does, on what is there then."""
+    """A call under capture runs nothing. Each replay reads the present contents of its arguments."""
     cuda, x = CudaProgram(*program), torch.randn(4, 256, device="cuda")
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
@@ -261,7 +260,7 @@ def test_part_of_a_graph(program, stub_cuda) -> None:
 
 
 def test_nothing_waits_in_a_graph(program, stub_cuda) -> None:
-    """What would copy from or to the host is refused by name."""
+    """Under capture, copies from and to the host are refused, with the reason."""
     cuda = CudaProgram(*program)
     with torch.cuda.graph(torch.cuda.CUDAGraph()):
         with pytest.raises(ExecutionError, match="results go to the host, which cannot be part of a CUDA graph"):
@@ -286,7 +285,7 @@ def asserting(x: torch.Tensor) -> torch.Tensor:
 
 
 def test_an_assertion_in_a_graph(stub_cuda, monkeypatch) -> None:
-    """It becomes a part of the graph; outside it is looked at."""
+    """A captured call checks its assertions in the graph at each replay; other calls check them on return."""
     compiled = deplodock.compile(asserting, (torch.ones(8),))
     x, graph = torch.ones(8, device="cuda"), torch.cuda.CUDAGraph()
     compiled(x)
@@ -306,7 +305,7 @@ def test_an_assertion_in_a_graph(stub_cuda, monkeypatch) -> None:
 
 
 def test_a_checked_program_is_waited_for(stub_cuda, monkeypatch) -> None:
-    """A kernel that stops is an error of the call that launched it; nobody waits for a program that asserts nothing."""
+    """A call of a checked program waits and raises if a kernel stopped. Calls of other programs do not wait."""
     args = torch.randn(8, 4, device="cuda"), torch.tensor([0, -1], device="cuda")
     checked, plain = (deplodock.compile(lambda x, i: x[i], args, executor="cuda", checked=c) for c in (True, False))
     torch.testing.assert_close(checked(*args), args[0][[0, 7]])
@@ -320,7 +319,7 @@ def test_a_checked_program_is_waited_for(stub_cuda, monkeypatch) -> None:
 
 
 def test_random_numbers_in_a_graph(stub_cuda) -> None:
-    """The key comes from the device's generator, so each replay draws others."""
+    """The seed comes from the device's generator, so each replay draws other numbers."""
     compiled = deplodock.compile(lambda x: x + torch.rand_like(x), (torch.zeros(64),))
     x, graph = torch.zeros(64, device="cuda"), torch.cuda.CUDAGraph()
     compiled(x)

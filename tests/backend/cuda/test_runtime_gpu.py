@@ -63,7 +63,7 @@ def test_part_of_a_graph(program):
 
 @pytest.mark.gpu
 def test_launches_as_a_graph(program):
-    """Whatever lies elsewhere than before, on whatever stream: what plain launches compute."""
+    """A CUDA graph computes what plain launches compute, at new addresses and on any stream."""
     plain, graph = CudaProgram(*program), CudaProgram(*program, graphs=True)
     kept = []
     for stream in [torch.cuda.current_stream(), torch.cuda.Stream()] * 3:

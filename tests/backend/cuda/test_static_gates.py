@@ -1,7 +1,7 @@
-"""Every kernel of the 84 shapes, on every target, passes what can be checked without a GPU: see `static_gates.py`.
+"""Static gates (`static_gates.py`): checks without a GPU of every kernel of the 84 shapes, for every target.
 
-By default a slice that has every family in every type, on targets in turn, of the smaller shapes of each family;
-`--gates all` runs all 1,008 combinations.
+By default a slice: the smaller shapes of each family in each type, on alternating targets. `--gates all` runs all 1,008
+combinations.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ FAMILIES = list(dict.fromkeys(case["family"] for case in BY_NAME.values()))
 
 
 def combinations(amount: str) -> list[tuple[str, str, str]]:
-    """The cases, types and targets to check."""
+    """Returns the (case, data type, target) to check: all, or a random slice with the seed `amount`."""
     if amount == "all":
         return [(n, d, t) for n in NAMES for d in DTYPES for t in TARGETS]
     rng, targets = random.Random(int(amount)), list(TARGETS)
@@ -38,7 +38,7 @@ def combinations(amount: str) -> list[tuple[str, str, str]]:
 
 
 def smaller(family: str) -> list[str]:
-    """The half of a family's cases whose tensors are smaller."""
+    """Returns the half of a family's cases that has the smaller tensors."""
     names = [n for n in NAMES if BY_NAME[n]["family"] == family]
     names.sort(key=lambda n: sum(prod(shape) for shape in BY_NAME[n]["inputs"].values()))
     return names[: (len(names) + 1) // 2]
@@ -55,14 +55,14 @@ def test_gates(combination: tuple[str, str, str]) -> None:
 
 
 def code(k: Kernel, **opcodes: int) -> Kernel:
-    """`k` with other numbers of some instructions; `__` is a dot."""
+    """Returns `k` with changed numbers of some instructions. `__` in a keyword stands for a dot of the opcode."""
     changed = Counter(k.code.opcodes)
     changed.update({name.replace("__", "."): n for name, n in opcodes.items()})
     return replace(k, code=KernelCode(Counter({name: n for name, n in changed.items() if n > 0})))
 
 
 def without(k: Kernel, opcode: str) -> Kernel:
-    """`k` with no such instruction."""
+    """Returns `k` without the instructions of an opcode."""
     left = {name: n for name, n in k.code.opcodes.items() if name.split(".")[0] != opcode}
     return replace(k, code=KernelCode(Counter(left)))
 
@@ -111,7 +111,7 @@ def test_gates_see_faults(fault: str) -> None:
 
 
 def test_a_kernel_that_is_not_as_planned(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A whole compiler with a fault: it sees no bank conflicts, so it has no reason to swizzle."""
+    """A compiler that does not see bank conflicts does not swizzle, and a gate notices."""
     monkeypatch.setattr(linear, "wavefronts", lambda lanes, vec, bytes_each: 1)  # type: ignore[reportUnknownLambdaType]
     (conflict,) = failures(PRODUCT[0], "bf16", "sm_80")
     assert "wavefronts of shared memory instead of" in conflict

@@ -1,4 +1,4 @@
-"""Device times are of CUDA graphs, and an arm that cannot be one says why."""
+"""Device times are measured in CUDA graphs. The error for an arm that cannot be captured says why."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from deplodock.backend.host.timing import by_clock
 
 
 def test_a_long_call_is_timed_once() -> None:
-    """One sample is its own median and percentiles."""
+    """A single sample is the median and both percentiles."""
     (found,) = by_clock({"wait": lambda: time.sleep(0.03)}, seconds=0.0, least=1).values()
     assert found.repetitions == 1
     assert 0.03 <= found.p20 == found.median == found.p80
 
 
 def test_a_machine_that_becomes_slower_does_not_take_for_ever() -> None:
-    """Calls are repeated as often as the first ones let one expect, but not for longer than a sample takes."""
+    """The number of calls per sample is estimated from the first calls, but a sample ends after a fixed time."""
     calls = 0
 
     def slower() -> None:

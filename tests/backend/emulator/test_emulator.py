@@ -1,4 +1,4 @@
-"""The emulator on hand-written CUDA: clean kernels pass, every kind of mistake is named with its line."""
+"""The emulator on hand-written CUDA: correct kernels pass, and each kind of bug is reported with its line."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ BROKEN = {
 
 @pytest.fixture(scope="module")
 def broken():
-    """Every broken kernel, compiled in one go."""
+    """Returns every kernel with a bug, compiled together."""
     return dict(zip(BROKEN, compile_many([kernel(body) for body, _, _ in BROKEN.values()]), strict=True))
 
 
@@ -268,8 +268,10 @@ exec g++ -D_FORTIFY_SOURCE=2 "$@"
 
 
 def test_a_compiler_that_checks_longjmp(tmp_path, request):
-    """Ubuntu's g++ does by default: the process was aborted as soon as a thread went on after a barrier. Looks at the
-    flags; `--kernels all` builds and runs a kernel."""
+    """Regression: g++ of Ubuntu sets `_FORTIFY_SOURCE`, whose check of longjmp aborted emulated barriers.
+
+    Checks the compiler's flags; `--kernels all` also builds and runs a kernel.
+    """
     for flags in (build._RUNTIME_FLAGS, build._DEVICE_FLAGS):
         command = ["g++", "-D_FORTIFY_SOURCE=2", *flags, "-dM", "-E", "-x", "c++", os.devnull]
         macros = subprocess.run(command, capture_output=True, text=True, check=True).stdout

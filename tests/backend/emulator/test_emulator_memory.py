@@ -1,4 +1,4 @@
-"""The emulator in a process that runs many programs: what it maps and loads for one serves the next, or goes."""
+"""Memory of a process that emulates many programs: maps and libraries are reused or released."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ PLAN = one_launch([(1024,)], [(1024,)], threads=1024, shared=4096)
 
 
 def maps() -> list[str]:
-    """The memory maps of this process."""
+    """Returns the memory maps of this process."""
     return Path("/proc/self/maps").read_text().splitlines()
 
 
 def resident() -> int:
-    """Bytes of this process in memory."""
+    """Returns the resident memory of this process in bytes."""
     return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
 
 
 def run(number: int) -> Path:
-    """Run a program that no other number has; the shared object that was loaded for it."""
+    """Runs a program that is unique to `number`. Returns the path of its loaded library."""
     text = kernel(f"s[t] = x[t];\n__syncthreads();\ny[t] = s[1023 - t] + {number}.0f;").replace("(128)", "(1024)")
     program, x = EmulatedProgram(text, PLAN), np.arange(1024, dtype=np.float32)
     (y,), reports = program.run([x], seeds=(0, 1) if number else [0] * LAUNCHES)

@@ -1,4 +1,4 @@
-"""Buffers of a program in one allocation: never two of them in one place at one time, and little room between them."""
+"""The arena: buffers of a program in one allocation, without overlap of live buffers and with little waste."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from deplodock.tools.cli import main
 
 
 def live_peak(buffers: Sequence[Lifetime]) -> int:
-    """The most bytes that are in use in one step: no arena is smaller."""
+    """Returns the largest number of bytes that are live in one step, a lower bound of the size of an arena."""
     change: defaultdict[int, int] = defaultdict(int)
     for b in buffers:
         change[b.first] += b.bytes
@@ -35,7 +35,7 @@ def live_peak(buffers: Sequence[Lifetime]) -> int:
 
 
 def _in_each_other(buffers: Sequence[Lifetime], offsets: Sequence[int]) -> list[tuple[int, int]]:
-    """Pairs of buffers that share a byte in some step."""
+    """Returns the pairs of buffers that are live in the same step and overlap."""
     found = []
     for i, (a, at) in enumerate(zip(buffers, offsets, strict=True)):
         for j, (b, other) in enumerate(zip(buffers[:i], offsets, strict=False)):
@@ -46,7 +46,7 @@ def _in_each_other(buffers: Sequence[Lifetime], offsets: Sequence[int]) -> list[
 
 
 def _random(seed: int, count: int = 120) -> list[Lifetime]:
-    """Buffers as a program has them: most are short, some are used long after they were written."""
+    """Returns random lifetimes like those of a program: most are short, some are long."""
     numbers = random.Random(seed)
     first = [numbers.randrange(count) for _ in range(count)]
     return [Lifetime(n, n + int(numbers.expovariate(0.3)), numbers.choice((0, 4, 1000, 4096, 70000))) for n in first]
@@ -76,7 +76,7 @@ def test_small_buffers_lie_where_a_large_one_was() -> None:
 
 
 def _deep(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
-    """Products with sums over what was computed long before."""
+    """A chain of matmuls and softmaxes, whose end adds early results."""
     kept, y = [], x
     for i in range(12):
         y = (y @ w).softmax(-1)
@@ -106,7 +106,7 @@ def test_a_program(target: str) -> None:
 
 @pytest.mark.parametrize("wrong", [False, True])
 def test_lifetimes_matter(wrong: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A plan by which a buffer ends before its last use computes something else."""
+    """A plan in which buffers end after their first step makes the result wrong."""
     if wrong:
         short = lambda buffers: place([Lifetime(b.first, b.first, b.bytes) for b in buffers])  # noqa: E731
         monkeypatch.setattr(launch_plan, "place", short)
@@ -130,7 +130,7 @@ def test_lifetimes_matter(wrong: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_what_eager_pytorch_takes(function: Callable[[torch.Tensor], Any], buffers: int | None) -> None:
-    """Buffers as large as the argument, at most at once; nothing is computed."""
+    """`LivePeak` returns the peak memory of eager PyTorch, in multiples of the argument, without computing anything."""
     x = torch.ones(64, 64)
     assert LivePeak().of(Subject(function, (x,))) == (None if buffers is None else buffers * x.nbytes)
     assert torch.equal(x, torch.ones(64, 64))

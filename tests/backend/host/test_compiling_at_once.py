@@ -1,4 +1,4 @@
-"""Thirteen processes compile programs that share kernels, at the same time and with one build cache."""
+"""Thirteen processes compile programs with common kernels at the same time, with one build cache."""
 
 from __future__ import annotations
 
@@ -100,14 +100,14 @@ print(json.dumps(found))
 
 
 def failures(folder: Path, rounds: int, fault: str = "") -> list[str]:
-    """Runs the script and returns its findings; `fault` is a statement that changes the compiler before."""
+    """Runs `SCRIPT` in a process and returns the failures. `fault` is a statement that changes the compiler first."""
     command = [sys.executable, "-c", SCRIPT, str(PROCESSES), str(rounds), str(folder), fault]
     done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=100)
     return json.loads(done.stdout)
 
 
 def test_no_kernel_is_lost(tmp_path: Path) -> None:
-    """Six kernels, of which a program has four: every process gets its registers and its machine code."""
+    """Each program has four of six kernels. Every process gets the registers and machine code of its kernels."""
     assert failures(tmp_path, ROUNDS) == []
 
 
@@ -136,5 +136,5 @@ def test_faults_are_seen(fault: str, tmp_path: Path) -> None:
 
 
 def test_a_file_that_another_process_finishes_is_not_damaged(tmp_path: Path) -> None:
-    """The file appears between the check of its contents and the decision that it is damaged."""
+    """Another process finishes a file after its contents were read and before it would be declared damaged."""
     assert failures(tmp_path, 5, SLOW) == []

@@ -1,4 +1,4 @@
-"""Calls from several threads of the host: the driver launches nothing without a current context (`stub_cuda`)."""
+"""Calls from several host threads: a launch needs a current CUDA context in its thread (`stub_cuda`)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from deplodock.frontend import api, dynamo
 
 
 def in_fresh_thread(function: Callable[..., Any], *args: Any) -> Any:
-    """Returns the result of a call in a thread that has called nothing of CUDA before."""
+    """Returns the result of a call in a thread that has not used CUDA."""
 
     def call() -> Any:
         with OnDevice():
@@ -35,7 +35,7 @@ def factors() -> tuple[torch.Tensor, ...]:
 
 @pytest.mark.parametrize("loaded_here", [False, True])
 def test_first_call_in_a_fresh_thread(stub_cuda, loaded_here: bool) -> None:
-    """With tensor maps, which are encoded for the second arguments in the fresh thread."""
+    """The program is loaded in the new thread, or only its tensor maps are encoded there."""
     args = factors()
     program = deplodock.compile(F.linear, args, executor="cuda")
     if loaded_here:
@@ -51,7 +51,7 @@ def chain(x: torch.Tensor) -> torch.Tensor:
 
 @pytest.mark.parametrize("calls_before", [0, 1, 2, 3])
 def test_replay_in_a_fresh_thread(stub_cuda, calls_before: int) -> None:
-    """The graph is made at the second call, and its nodes are set anew where the argument has another address."""
+    """The new thread makes the CUDA graph, or updates and launches it."""
     program = deplodock.compile(chain, (torch.zeros(16, 40),), executor="cuda", cuda_graphs=True)
     inputs = [torch.randn(16, 40, device="cuda") for _ in range(4)]
     for x in inputs[:calls_before]:
@@ -62,7 +62,7 @@ def test_replay_in_a_fresh_thread(stub_cuda, calls_before: int) -> None:
 
 
 class Two(torch.nn.Module):
-    """A graph as Dynamo makes it, whose result is a tuple."""
+    """A graph with a tuple as result, like graphs of Dynamo."""
 
     def __init__(self, model: torch.nn.Module) -> None:
         super().__init__()
@@ -73,7 +73,7 @@ class Two(torch.nn.Module):
 
 
 def test_backward_in_a_thread_of_autograd(stub_cuda, monkeypatch) -> None:
-    """PyTorch calls the backward graph of tensors on a device in a thread of its own."""
+    """For tensors on a device PyTorch runs the backward graph in an autograd thread."""
     real = api.CompiledFunction.__call__
 
     def call(self: Any, *args: Any) -> Any:
@@ -102,7 +102,7 @@ def test_backward_in_a_thread_of_autograd(stub_cuda, monkeypatch) -> None:
 
 
 def test_a_trap_loses_the_context(stub_cuda) -> None:
-    """The error of the call says so; PyTorch and the driver refuse everything that comes after."""
+    """After a kernel traps, the context is lost: this call and all later ones raise errors that say so."""
     args = torch.randn(8, 4, device="cuda"), torch.tensor([0, 9], device="cuda")
     checked = deplodock.compile(lambda x, i: x[i], args, executor="cuda", checked=True)
     plain = deplodock.compile(torch.relu, args[:1], executor="cuda")

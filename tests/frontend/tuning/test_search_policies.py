@@ -1,4 +1,4 @@
-"""A short form of `benchmarks/search/search_policies.py`: policies on kernels whose best schedule is known."""
+"""Search policies on some kernels whose best schedule is known: a short `benchmarks/search/search_policies.py`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PROGRAMS = ("linear 256x512x2048 bf16", "conv 14", "attention 128", "row means")
 
 @pytest.fixture(scope="module")
 def fixture() -> Iterator[Any]:
-    """The module of the fixture, and kernels of it."""
+    """Yields the modules `fixture` and `search_policies` of the benchmarks, and some kernels."""
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(str(ROOT))
         module = import_module("benchmarks.search.fixture")

@@ -1,4 +1,4 @@
-"""A search ends at its deadline, whatever a candidate takes, and its processes end with it."""
+"""A search ends at its deadline, however long a candidate takes, and its processes end with it."""
 
 from __future__ import annotations
 
@@ -31,26 +31,25 @@ BUDGET = 25.0
 
 
 class Machine:
-    """A clock, and processes on which work takes the seconds that `takes` returns for a method and the number of its
-    calls, in place of the clock and the processes of this machine."""
+    """A simulated clock and worker processes. `takes` returns the seconds of a method's call by name and number."""
 
     def __init__(self, takes: Callable[[str, int], float]) -> None:
         self.takes, self.now, self.calls = takes, 0.0, dict[str, int]()
         self.workers: list[StubWorker] = []
 
     def worker(self, make: Callable[..., Any], *arguments: Any, threads: int | None = None) -> StubWorker:
-        """As `Worker`."""
+        """Replaces `Worker`."""
         self.workers.append(StubWorker(self))
         return self.workers[-1]
 
     def wait(self, pipes: Sequence[StubWorker], timeout: float) -> list[StubWorker]:
-        """As `multiprocessing.connection.wait`."""
+        """Replaces `multiprocessing.connection.wait`."""
         self.now = min([self.now + timeout, *(max(self.now, p.done) for p in pipes)])
         return [p for p in pipes if p.done <= self.now]
 
 
 class StubWorker:
-    """A process of a Machine: it is its pipe, too."""
+    """A worker process of a `Machine`, and the pipe to it."""
 
     def __init__(self, machine: Machine) -> None:
         self.machine, self.method, self.done, self.kills = machine, "", 0.0, 0
@@ -94,7 +93,7 @@ def tasks() -> list[Task]:
 def searched(
     tasks: list[Task], records: RecordFile | None, monkeypatch: pytest.MonkeyPatch, takes: Callable[[str, int], float]
 ) -> tuple[Machine, list[Search]]:
-    """A search of 25 seconds on a machine."""
+    """Runs a search with a budget of 25 seconds on a `Machine`. Returns the machine and the searches."""
     machine = Machine(takes)
     monkeypatch.setattr(evaluation, "Worker", machine.worker)
     monkeypatch.setattr(evaluation, "wait", machine.wait)
@@ -105,7 +104,7 @@ def searched(
 
 
 class Endless:
-    """A policy without an end: schedules by number, which the machine takes for different ones."""
+    """A policy that never ends. Its candidates have equal schedules, but differ in an option with their number."""
 
     asked = 0
 
@@ -128,8 +127,10 @@ NORMAL = {"begin": 1.0, "build": 0.5, "load": 0.01, "check": 0.01, "time": 0.4}
 def test_the_deadline_holds(
     method: str, call: int, tasks: list[Task], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One step of one candidate takes 1,000 seconds. It is cancelled at its limit or at the deadline, its process is
-    killed, and the records have no failure of a candidate that was cancelled at the deadline."""
+    """One step of one candidate takes 1,000 seconds: it is cancelled at its limit or at the deadline.
+
+    Its process is killed. The records have no failure for a candidate that was cancelled at the deadline.
+    """
 
     def takes(name: str, number: int) -> float:
         return 1000.0 if (name, number) == (method, call) else NORMAL[name]
@@ -148,7 +149,7 @@ def test_the_deadline_holds(
 
 
 def test_all_of_the_budget_is_used(tasks: list[Task], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nests share it, and the planner's pick takes turns with the best at the end of each."""
+    """Nests share the budget. Each search ends by timing the planner's pick and the best candidate in turns."""
     machine, searches = searched(tasks, None, monkeypatch, lambda name, number: NORMAL[name])
     assert 0.8 * BUDGET <= machine.now <= BUDGET
     assert [s.ended for s in searches] == [TIME_IS_UP] * len(tasks)
@@ -166,7 +167,7 @@ SLEEPER = partial(SimpleNamespace, sleep=time.sleep)
 
 
 def test_a_worker_whose_caller_is_gone_is_silent(capfd: pytest.CaptureFixture[str]) -> None:
-    """Its answer has no reader: a traceback of BrokenPipeError was printed."""
+    """Regression: a worker whose answer has no reader printed a traceback of BrokenPipeError."""
     worker = Worker(SLEEPER)
     worker.ask("sleep", 0.2)
     assert worker._process is not None
@@ -206,7 +207,7 @@ def test_workers_end_with_a_parent_that_is_killed() -> None:
 
 
 def running(number: int) -> bool:
-    """Returns true if a process with this number runs; one that ended and waits for its parent does not."""
+    """Returns true if a process with this number runs. A zombie does not."""
     try:
         return Path(f"/proc/{number}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except OSError:

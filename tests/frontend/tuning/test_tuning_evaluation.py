@@ -1,4 +1,4 @@
-"""Candidates are checked before they are timed, and whatever they do, the search goes on."""
+"""Candidates are checked before they are timed, and the search continues whatever they do."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def workers() -> Iterator[Workers]:
 
 
 class Listed:
-    """Asks for what it was given, in order."""
+    """A policy that tries the given schedules in order."""
 
     def __init__(self, *schedules: str) -> None:
         self.left, self.told = [Candidate(s) for s in schedules], list[Trial]()
@@ -69,8 +69,10 @@ def block_of(module: ModuleOp) -> str:
 def test_what_is_wrong_hangs_or_faults_is_not_taken(
     task: Task, workers: Workers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A mutation makes some candidates wrong: none of them gets a time, however fast it is. One that hangs
-    is killed at its limit, one that faults is no more; both are remembered, and others are measured after them."""
+    """A wrong candidate gets no time, one that hangs is killed, and one that faults ends its process.
+
+    The failures are recorded, and later candidates are measured.
+    """
     lowered: list[str] = []
 
     def changed(module: ModuleOp) -> ModuleOp:
@@ -122,7 +124,7 @@ LAST = "#tile.schedule<block = [16, 256], chunk = [256], warps = 1, lanes = 1>"
 
 
 def insert(text: str, statement: str) -> str:
-    """The C++ of a program with a statement at the beginning of its kernel."""
+    """Returns the C++ of a program with a statement at the beginning of its kernel."""
     from deplodock.backend.cpp.writer import KERNELS_MARK
 
     head, mark, kernels = text.partition(KERNELS_MARK)
@@ -131,7 +133,7 @@ def insert(text: str, statement: str) -> str:
 
 
 def for_target(task: Task, name: str) -> Task:
-    """The task with another target in its text."""
+    """Returns the task with another target in its text."""
     module = task.module.clone()
     set_target(module, get_target(name))
     return replace(task, text=print_module(module))
@@ -169,7 +171,7 @@ def test_nests_that_are_alike_are_one_task() -> None:
 
 
 def test_noise_of_others_does_not_count() -> None:
-    """What the machine does besides makes samples longer, of whichever arm; the quarter that it spared decides."""
+    """Other work of the machine only lengthens samples, so arms are compared by their lower quartiles."""
     assert compared([2.0, 2.0, 2.0, 9.0], [1.0, 1.0, 1.0, 1.0]).ratio == 2.0
     assert compared([1.0, 1.0, 7.0, 8.0, 9.0], [1.0] * 5).ratio == 1.0
     assert compared([1.0, 1.01, 1.02, 1.0] * 4, [1.0, 1.01, 1.0, 1.02] * 4).noise < 0.05
@@ -177,7 +179,7 @@ def test_noise_of_others_does_not_count() -> None:
 
 
 def test_constants_are_fitted_to_what_was_measured() -> None:
-    """Times of a machine with other constants: from those of some nests follow better picks for others."""
+    """Constants fitted to times of some nests, on a machine with other constants, give better picks for other nests."""
     target = get_target("cpu")
     real = target.scaled({"rates.vector": 0.3, "costs.access": 2.5, "costs.block": 4.0, "rates.launch": 2.0})
 

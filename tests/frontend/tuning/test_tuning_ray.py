@@ -1,4 +1,4 @@
-"""Candidates measured by workers of a Ray cluster on this machine."""
+"""Tuning with workers of a Ray cluster on this machine."""
 
 from __future__ import annotations
 
@@ -99,8 +99,11 @@ print(len(alone), sum(e[5] is None for e in alone))
 
 
 def test_two_workers_find_what_one_process_finds_though_one_is_killed(tmp_path: Path) -> None:
-    """The same records; the candidate of the lost worker is measured by another. A worker of another kind is left out,
-    and a candidate that ends too many is given up, and nothing else."""
+    """Two workers, of which one is killed, record the same as one process.
+
+    Another worker measures the candidate of the lost one. Workers on another kind of machine are not used, and a
+    candidate that ends too many workers is given up.
+    """
     command = [sys.executable, "-c", PROGRAM, str(ROOT), str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=600)
     assert done.returncode == 0, done.stdout + done.stderr

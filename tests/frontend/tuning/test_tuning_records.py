@@ -1,4 +1,4 @@
-"""Records of tuning: a database that survives whatever happens to its writers, and what compilations make of it."""
+"""The tuning records: a database that survives killed writers, and its use by compilations."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def task_of(size: int, target: str = "cpu", **options: str) -> Task:
 
 
 class Counting:
-    """Asks for schedules that differ in their chunk and in an option, each once."""
+    """A policy whose candidates differ in an option with their number."""
 
     def __init__(self, seed: int) -> None:
         self.number, self.seed = 0, seed
@@ -60,7 +60,7 @@ class Counting:
 
 
 class Instant:
-    """Says at once that every candidate takes as long as its number."""
+    """An evaluator without measurement: the time of a candidate is its number, in microseconds."""
 
     label, best = "measured", None
 
@@ -75,8 +75,7 @@ class Instant:
 
 
 def test_tuners_may_be_killed_at_any_time(tmp_path: Path) -> None:
-    """Several at a time on one file, each killed at a random moment: it opens, it is whole, and whatever a tuner had
-    gone on from is there."""
+    """Tuners on one file are killed at random moments. The file stays valid and has all reported trials."""
     path, task, rng = tmp_path / "records.db", task_of(64), random.Random(3)
     assert task.untuned  # which is then known
     for round in range(ROUNDS):
@@ -117,7 +116,7 @@ def entry(key: str, schedule: str, seconds: float | None, **more: object) -> Ent
 
 
 def test_the_best_that_has_not_failed_is_taken(tmp_path: Path) -> None:
-    """Of this machine first, and of another device only where this one has nothing."""
+    """The best schedule measured on this machine is used, or else the best of another device."""
     path = tmp_path / "records.db"
     with RecordFile(path) as file:
         file.add(
@@ -139,7 +138,7 @@ def test_the_best_that_has_not_failed_is_taken(tmp_path: Path) -> None:
 
 
 def test_exchange_and_clearing_up(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """What is exported and imported is all that was there; of two entries the later one stays."""
+    """Export and import keep all entries. Of two entries for a schedule the later one stays."""
     one, two, three = (str(tmp_path / name) for name in ("one.db", "two.db", "three.db"))
     with RecordFile(one) as file:
         file.add([entry("a", "x", 2.0), entry("a", "y", 1.0, version="0.0.1"), entry("a", "z", None, failure="killed")])
@@ -187,8 +186,7 @@ def test_files_of_something_else_are_refused(tmp_path: Path, kind: str) -> None:
 
 
 def test_a_record_serves_a_renamed_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The user's records are consulted unless told not to; what cannot be carried out is left to the planner, which a
-    remark says."""
+    """Compilations use the user's records by default. The planner replaces an impossible schedule, with a remark."""
     path, task = tmp_path / "records.db", task_of(64)
     tuned = "#tile.schedule<block = [4, 64], chunk = [64, 64], warps = 1, lanes = 1>"
     assert tuned != task.untuned
@@ -229,8 +227,10 @@ CASES = {
 def test_what_was_found_is_a_line_of_text(
     name: str, target: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The kernels of the next compilation, and those of both lines that were printed, are the same text byte for byte;
-    an edited entry gives other kernels, and one that cannot be carried out those of the planner, with a remark."""
+    """The printed commands and the next compilation give identical kernels.
+
+    An edited entry gives other kernels. For an impossible entry the planner's schedule is used, with a remark.
+    """
     path = tmp_path / "records.db"
     code = CASES[name].replace(", dtype=torch.half", "") if target == "cpu" else CASES[name]
     monkeypatch.setenv(RECORDS, str(path))
@@ -242,7 +242,7 @@ def test_what_was_found_is_a_line_of_text(
         return replace(found, seconds=9 * found.seconds) if own and found.seconds else found
 
     def printed(*words: str) -> str:
-        """The kernels that a command prints, without the comments that say which command it was."""
+        """Returns the kernels that a command prints, without comments on the command."""
         assert (dl_opt if words[0] == "dl-opt" else cli).main([*words[1:]]) == 0
         text = capsys.readouterr().out
         return "".join(line for line in text.splitlines(True) if not line.startswith("// deplodock"))
@@ -280,7 +280,7 @@ def test_what_was_found_is_a_line_of_text(
 
 
 def test_options_of_passes_are_part_of_a_record(tmp_path: Path) -> None:
-    """They are given to the passes where all nests have the same; else a remark says why they are not."""
+    """Recorded pass options are used if they are the same for all nests; otherwise a remark says why not."""
     path, schedule = tmp_path / "records.db", "#tile.schedule<block = [4, 64], chunk = [64, 64], warps = 1, lanes = 1>"
     option = ("kernel-allocate-shared", "target", "sm_80")
     two = [torch.zeros(8, 64), torch.zeros(8, 32)]

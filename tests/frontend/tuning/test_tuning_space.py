@@ -1,4 +1,4 @@
-"""The space of a nest: the planner's candidates, wider where that is legal, and policies that walk in it."""
+"""The space of a nest's schedules: the planner's candidates and their legal neighbours, and policies that search it."""
 
 from __future__ import annotations
 

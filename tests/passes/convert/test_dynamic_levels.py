@@ -1,6 +1,6 @@
-"""Programs with sizes known only at run time, from tensors down: one program, one CUDA text, for all sizes.
+"""Programs with dynamic sizes at every level: one program and one CUDA text for all sizes.
 
-Every level runs at every size and is compared with NumPy; the kernel level also with what its grid and masks may touch.
+Every level runs at every size and is compared with NumPy. The simulator also checks that no thread leaves its buffers.
 """
 
 from __future__ import annotations
@@ -135,7 +135,7 @@ Compute = Callable[..., np.ndarray]
 
 @dataclass(frozen=True)
 class Case:
-    """A program, the shapes of its arguments at sizes (s0, s1), and what it computes in float64."""
+    """A program, the shapes of its arguments for sizes (s0, s1), and a function that computes the result in float64."""
 
     text: str
     shapes: Callable[[int, int], list[tuple[int, ...]]]
@@ -221,7 +221,7 @@ def test_every_level_at_every_size(name: str) -> None:
 
 @pytest.fixture(scope="module")
 def printed() -> dict[str, tuple[str, EmulatedProgram]]:
-    """The CUDA text of every case, compiled for the host once."""
+    """Returns the CUDA of every case and its program for the emulator, built together."""
     modules = {n: lowered(HEAD + c.text, "tensor-to-loop", "loop-to-tile", "tile-to-kernel") for n, c in CASES.items()}
     texts = {n: print_cuda(m) for n, m in modules.items()}
     built = compile_many(list(texts.values()))
@@ -259,7 +259,7 @@ def test_the_compiler_takes_the_text_without_spills(arch: str, printed: dict[str
 
 @dataclass(frozen=True)
 class Bug:
-    """What is wrong in the text of a case at a level: match `number` of a pattern is replaced."""
+    """A bug in the text of a case at a level: `new` replaces match `number` of `pattern`."""
 
     case: str
     sizes: tuple[int, int]
@@ -345,7 +345,7 @@ func.func @main(%a: !A, %b: tensor<64x128xbf16>) -> !Y {
 
 
 def test_boxes_end_with_the_buffer() -> None:
-    """The accelerator knows the extents of a call from its map of the buffer, and fills what is behind with zeros."""
+    """A tensor map has the size of the call, so TMA loads zeros for elements after the end of the buffer."""
     module = lowered(BOXES.replace("SCHEDULE", "atom = wgmma, copy = tma"), "loop-to-tile", "tile-to-kernel")
     text = print_cuda(module)
     assert text.count("tma_load2(&") == 2

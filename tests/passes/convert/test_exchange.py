@@ -1,4 +1,4 @@
-"""Conversions of layouts by shuffles: the algebra against an enumeration of all lanes, and the kernels that do it."""
+"""Conversions of layouts by warp shuffles: the plan (`Exchange`) against an enumeration of lanes, and the kernels."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from deplodock.target.architectures import TARGETS
 
 
 def check(source: Linear, target: Linear, found: Exchange) -> None:
-    """Follow every register of every lane of a warp."""
+    """Asserts that the exchange `found` moves each element of `source` to its register and lane of `target`."""
     for warp in sorted({0, source.warps - 1}):
         for lane in range(LANES):
             for number in range(target.registers):
@@ -39,7 +39,7 @@ def check(source: Linear, target: Linear, found: Exchange) -> None:
 
 
 def invertible(draw: st.DrawFn, bits: int) -> list[int]:
-    """The columns of an invertible matrix over GF(2): those of the identity in any order, added to one another."""
+    """Draws the columns of an invertible matrix over GF(2): a permuted identity with columns XORed into others."""
     columns = draw(st.permutations([1 << b for b in range(bits)]))
     pairs = st.tuples(st.integers(0, bits - 1), st.integers(0, bits - 1))
     for i, j in draw(st.lists(pairs, max_size=12)):
@@ -49,7 +49,7 @@ def invertible(draw: st.DrawFn, bits: int) -> list[int]:
 
 @st.composite
 def pairs_of_layouts(draw: st.DrawFn) -> tuple[Linear, Linear]:
-    """Two layouts of one tile in one warp; elements may be held several times."""
+    """Draws two layouts of one tile in one warp. Several threads may have the same element."""
     bits = draw(st.integers(1, 8))
 
     def layout() -> Linear:
@@ -64,7 +64,7 @@ def pairs_of_layouts(draw: st.DrawFn) -> tuple[Linear, Linear]:
 @settings(max_examples=300, deadline=None, derandomize=True)
 @given(pairs_of_layouts())
 def test_any_two_layouts_of_a_warp(pair: tuple[Linear, Linear]) -> None:
-    """There always is a way, and it is right; a layout needs none to itself."""
+    """Any two layouts within a warp have an exchange. From a layout to itself it needs no shuffle."""
     source, target = pair
     found = find_exchange(source, target)
     assert found is not None
@@ -84,7 +84,7 @@ ATOMS = {
 
 @pytest.mark.parametrize("atom", ATOMS)
 def test_layouts_of_every_atom(atom: str) -> None:
-    """From an accumulator to operands of 16 and 32 bits, to rows, and back, wherever no other warp is needed."""
+    """Between an accumulator and 16-bit operands, 32-bit operands and rows, if no element moves to another warp."""
     acc = ATOMS[atom]
     assert isinstance(acc, Linear)
     depth, done = acc.shape[1], 0
@@ -105,7 +105,7 @@ def test_layouts_of_every_atom(atom: str) -> None:
 
 
 def test_what_a_butterfly_costs() -> None:
-    """A lane bit and a register bit change places: half of the registers move, each is chosen once before and after."""
+    """Swapping a lane bit and a register bit takes one shuffle for half of the registers, and four selects."""
     a = Linear((64,), ((1,),), tuple((2 << b,) for b in range(5)), ())
     b = Linear((64,), ((8,),), ((2,), (4,), (1,), (16,), (32,)), ())
     found = find_exchange(a, b)
@@ -133,7 +133,7 @@ def numbers(name: str) -> Array:
 
 @cache
 def emulated() -> dict[str, EmulatedProgram]:
-    """All cases for the host, built at once."""
+    """Returns all cases, built for the emulator together."""
     modules = {name: lowered(name) for name in CASES}
     texts = {name: print_cuda(m) for name, m in modules.items()}
     built = compile_many(list(texts.values()))
@@ -142,7 +142,7 @@ def emulated() -> dict[str, EmulatedProgram]:
 
 @pytest.mark.parametrize("name", CASES)
 def test_kernels(name: str) -> None:
-    """What is stored is what was loaded, without shared memory, in the simulator and from the printed text."""
+    """A kernel that loads, converts and stores returns its input, without shared memory, in both executors."""
     module, x = lowered(name), numbers(name)
     assert not any(isinstance(op, kernel.SharedOp | kernel.BarrierOp) for op in module.walk())
     found = simulate(module, [x], domain="typed")
@@ -155,7 +155,7 @@ def test_kernels(name: str) -> None:
 
 @pytest.mark.parametrize("arch", TARGETS)
 def test_machine_code(arch: str) -> None:
-    """Two numbers of 16 bits go in one shuffle, and nothing through memory."""
+    """A shuffle moves two 16-bit elements at once, and nothing goes through memory."""
     name = "accumulators to rows, bf16"
     compiled = compile_cubin(print_cuda(lowered(name)), arch)
     code = disassemble(compiled.cubin)["k0"]
@@ -191,7 +191,7 @@ def test_a_way_that_is_none_is_refused() -> None:
 @pytest.mark.gpu
 @pytest.mark.parametrize("name", CASES)
 def test_on_the_device(name: str) -> None:
-    """The hardware's shuffles are those of the simulator."""
+    """Shuffles on a GPU return the same results as in the simulator."""
     from deplodock.backend.cuda.runtime import CudaProgram
     from deplodock.frontend.capture.arrays import to_numpy, to_torch
 

@@ -1,4 +1,4 @@
-"""Index arithmetic of the lowering to threads, against what it stands for, for every thread."""
+"""Index arithmetic in the lowering to threads: the emitted operations, evaluated for every thread."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ OPERATIONS: dict[type, Callable[[int, int], int]] = {
 
 
 def evaluate(index: Index, thread: int, block: int = 0) -> int:
-    """The value of an index in one thread."""
+    """Returns the value of an index in one thread."""
     if not isinstance(index, SSAValue):
         return index
     op = index.owner

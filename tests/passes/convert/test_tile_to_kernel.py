@@ -1,5 +1,7 @@
-"""From loop nests under chosen schedules to threads: every program is run at the loop level and, as one thread's
-program, on the simulator; exactly, in floats, and without a finding."""
+"""Lowering from loop nests with schedules to kernels, compared with the loop level in the simulator.
+
+Results must be exact in the exact domain and close in floats, without a report of the simulator.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Loop nests and the kernels they become compute the same, under planned and odd schedules."""
+"""Loop nests and the kernels at the tile level compute the same, with planned and with random schedules."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def lower(module: ModuleOp, pipeline: str = LOWER) -> ModuleOp:
 
 
 def check(module: ModuleOp, lowered: ModuleOp) -> None:
-    """Bit for bit in the exact domain; in floats as far as the order of sums may matter."""
+    """Asserts that both modules have equal results in the exact domain, and close results in floats."""
     args = inputs(module)
     for a, b in zip(run(module, args, "exact"), run(lowered, args, "exact"), strict=True):
         np.testing.assert_array_equal(a, b)
@@ -87,7 +87,7 @@ def test_planned(name: str, target: str) -> None:
 
 
 def with_schedule(module: ModuleOp, rng: random.Random) -> ModuleOp:
-    """`module` with a random schedule on every nest."""
+    """Returns a copy of `module` with a random schedule on every nest."""
     planned = module.clone()
     for nest in nests(planned):
         block = [rng.choice((1, 2, 4, 8, 16, 64)) for _ in nest.shape]
@@ -107,7 +107,7 @@ def with_schedule(module: ModuleOp, rng: random.Random) -> ModuleOp:
 
 
 def possible_parts(nest: loop.NestOp) -> list[int]:
-    """Into how many parts the reduction of a nest can be split."""
+    """Returns numbers of parts (`split_k`) into which the reduction of a nest can be split."""
     reduction = splittable(nest)
     if isinstance(reduction, str):
         return []
@@ -133,7 +133,7 @@ def test_products_are_found(name: str, dots: int) -> None:
 
 @pytest.mark.parametrize("name", ["attention", "causal_attention", "logsumexp", "sum_of_everything", "relu_matmul"])
 def test_every_split(name: str) -> None:
-    """The parts of a reduction combine to the whole, whatever their number; reductions in stages too."""
+    """A reduction that is split into any number of parts has the same result, also a staged reduction."""
     module = parse(name)
     (nest,) = nests(module)
     assert possible_parts(nest)
@@ -148,7 +148,7 @@ def test_every_split(name: str) -> None:
 
 
 def test_results_do_not_depend_on_chance() -> None:
-    """The text of a lowered program is the same every time."""
+    """Lowering is deterministic: the text is the same every time."""
     texts = {str(lower(parse("causal_attention"), f"plan-schedules,{LOWER}")) for _ in range(3)}
     assert len(texts) == 1
 

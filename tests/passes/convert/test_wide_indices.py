@@ -1,4 +1,4 @@
-"""Indices that are read from memory: whatever number is there, no access leaves its buffer."""
+"""Indices that are read from memory: no access leaves its buffer, whatever their values."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def along(table: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
 
 @pytest.mark.parametrize("function", [embedding, gather, select, add, scatter, advanced, computed, narrow, put, along])
 def test_any_number_may_be_an_index(function: Callable[..., torch.Tensor]) -> None:
-    """The printed text reads and writes what the interpreters do, for indices of which PyTorch refuses most."""
+    """The emulated CUDA agrees with the interpreter for indices that PyTorch mostly refuses."""
     table, valid = torch.arange(8.0 * ROWS).reshape(ROWS, 8) + 1, torch.zeros(len(FAR), dtype=torch.int64)
     compiled = deplodock.compile(function, (table, valid), executor="reference").compilation
     module = compiled.at("kernel")
@@ -75,7 +75,7 @@ def test_any_number_may_be_an_index(function: Callable[..., torch.Tensor]) -> No
 
 
 def test_types_of_indices() -> None:
-    """64 bits where an index is read as such; elsewhere 32, which are cheaper."""
+    """An index of i64 tensors is computed in 64 bits. Other indices have 32 bits, which are cheaper."""
     table, index = torch.zeros(ROWS, 8), torch.zeros(4, dtype=torch.int64)
     compiled = deplodock.compile(embedding, (table, index), executor="reference").compilation
     assert "(int)" not in compiled.cuda

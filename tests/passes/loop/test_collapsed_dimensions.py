@@ -1,4 +1,4 @@
-"""Kernels that see tensors in another shape than the program: executed, returned, shared and updated in place."""
+"""Kernels that access tensors in another shape than the program: as results, shared, and updated in place."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def _images(*shape: int) -> Tensor:
 
 
 def _two_shapes(x: Tensor) -> tuple[Tensor, ...]:
-    """The first result is read in its own shape and in two others, and returned."""
+    """Returns a matmul and values that read it in its shape and in two others."""
     y = torch.relu(x @ x.transpose(2, 3))
     return y, y.sum((2, 3)), y.sum(0), torch.softmax(y.flatten(2), -1)
 
@@ -39,7 +39,7 @@ def test_a_result_in_several_shapes(executor: str) -> None:
 
 
 class Mean(nn.Module):
-    """A running mean of images."""
+    """A running mean of images, in a buffer."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -88,7 +88,7 @@ def test_kernels_that_share_a_launch_see_a_tensor_in_their_shapes() -> None:
 
 
 def test_images_of_odd_sides_are_vectors_on_cores() -> None:
-    """No row of seven elements is loaded by itself."""
+    """Images of 7x7 are loaded as one row, not as rows of seven elements."""
     x = _images(4, 16, 7, 7)
     compiled = _compiled(lambda x: F.relu(x) * 2.0, (x,), "cpu")
     assert "memref<3136xf32>" in compiled.ir("tile")

@@ -1,4 +1,4 @@
-"""Rows of softmax and attention that are masked as a whole, by the least number, by another huge one, or by -inf."""
+"""Fully masked rows in softmax and attention, masked by -infinity, the least number, or another large negative one."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ TOLERANCE = {torch.float32: 1e-5, torch.bfloat16: 2e-2, torch.float16: 2e-3}
 
 
 def fills(dtype: torch.dtype) -> Tensor:
-    """Numbers by which programs mask."""
+    """Returns the numbers by which programs mask scores."""
     least = torch.finfo(dtype).min
     return torch.tensor(
         [least, -torch.inf, least / 4, -1e4, least / 1.5, -3e30 if least < -1e30 else -3e4], dtype=dtype
@@ -29,27 +29,27 @@ def scores_of(q: Tensor, k: Tensor) -> Tensor:
 
 
 def with_bias(q: Tensor, k: Tensor, v: Tensor, keep: Tensor, fill: Tensor) -> tuple[Tensor, ...]:
-    """Scores to which the mask is added, as in eager attention of transformers."""
+    """Adds the mask to the scores, as eager attention of transformers does."""
     bias = torch.where(keep, torch.zeros_like(fill), fill)
     scores = scores_of(q, k) + bias
     return scores.softmax(-1) @ v, F.scaled_dot_product_attention(q, k, v, attn_mask=bias)
 
 
 def selected(q: Tensor, k: Tensor, v: Tensor, keep: Tensor, fill: Tensor) -> tuple[Tensor, ...]:
-    """Scores in whose place the mask is."""
+    """Replaces masked scores by the fill value."""
     scores = torch.where(keep, scores_of(q, k), fill)
     return scores.softmax(-1) @ v, scores.softmax(-1), scores.log_softmax(-1), scores.logsumexp(-1)
 
 
 def constant(q: Tensor, k: Tensor, v: Tensor, keep: Tensor, fill: Tensor) -> tuple[Tensor, ...]:
-    """Masks that are constants of the program."""
+    """Masks scores by constants of the program."""
     scores = scores_of(q, k)
     least = scores.masked_fill(~keep, torch.finfo(q.dtype).min).softmax(-1)
     return least @ v, F.scaled_dot_product_attention(q, k, v, attn_mask=keep)
 
 
 def arguments(dtype: torch.dtype, keys: int = 12) -> tuple[Tensor, ...]:
-    """Queries, keys, values, a mask that hides all keys of some rows, and fills along the batch."""
+    """Returns queries, keys, values, a mask that hides all keys of a row, and one fill value per batch element."""
     generator = torch.Generator().manual_seed(0)
     fill = fills(dtype)[:, None, None]
     sizes = (4, 8), (keys, 8), (keys, 8)
@@ -94,7 +94,7 @@ def rows(q: Tensor, k: Tensor, v: Tensor, keep: Tensor, fill: Tensor) -> tuple[T
 @pytest.mark.parametrize("executor", ["cpu", "emulator"])
 @pytest.mark.parametrize(("function", "chunk"), [(attention, "16,8,16,8,16,8"), (rows, "16,16")])
 def test_masked_rows_in_chunks(function: Callable[..., tuple[Tensor, ...]], chunk: str, executor: str) -> None:
-    """Chunks of which all keys are masked come before and after others."""
+    """Fully masked chunks come before and after others."""
     args = arguments(torch.float32, 48)
     target = "cpu" if executor == "cpu" else "sm_90a"
     compiled = deplodock.compile(function, args, target=target, executor=executor, schedule=f"chunk={chunk}")
@@ -104,7 +104,7 @@ def test_masked_rows_in_chunks(function: Callable[..., tuple[Tensor, ...]], chun
 
 @pytest.mark.parametrize("implementation", ["eager", "sdpa"])
 def test_prompts_padded_on_the_left(implementation: str) -> None:
-    """The first queries of a padded prompt see padding only."""
+    """The first queries of a left-padded prompt attend to padding only."""
     model = tiny_models.tiny_model("llama", num_hidden_layers=1, attn_implementation=implementation).eval()
     tokens = torch.tensor([[5, 17, 42, 3, 66, 28], [0, 0, 0, 11, 9, 2]])
     mask = (tokens != 0).long()
@@ -122,8 +122,10 @@ def test_prompts_padded_on_the_left(implementation: str) -> None:
 @pytest.mark.parametrize("size", [1e4, 3e6, 2.0**27, 2.0**31, 1e37, 3.3e38])
 @pytest.mark.parametrize("sign", [1, -1])
 def test_large_scores_in_chunks(size: float, sign: int) -> None:
-    """Scores near a large number that differ by its last bits. The maximum of a row grows from chunk to chunk, so all
-    exponentials have to be rounded by the same factor."""
+    """Large scores differ in their last bits, and the row maximum grows from chunk to chunk.
+
+    All exponentials must be rounded by the same factor.
+    """
     generator = torch.Generator().manual_seed(1)
     q, k, v = (torch.randn(1, n, 8, generator=generator) for n in (4, 48, 48))
     steps = torch.arange(48) % 5 + torch.arange(48) // 16

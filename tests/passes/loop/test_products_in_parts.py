@@ -1,4 +1,4 @@
-"""Products of f32 matrices on tensor cores, each factor as three bf16 numbers: as exact as sums in f32."""
+"""f32 matmuls on tensor cores with each operand split into three bf16 parts (`bf16x3`), as exact as f32 sums."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def lowered(schedule: str | None, passes: str = "loop-to-tile,tile-to-kernel") -
 
 
 def matrices(kind: str) -> list[np.ndarray]:
-    """Factors of ordinary numbers, of numbers of very different sizes, or of a sum that cancels."""
+    """Returns operands: normal numbers, numbers of very different magnitudes, or terms that cancel."""
     rng = np.random.default_rng(3)
     x, w = rng.standard_normal((M, K)), rng.standard_normal((K, N))
     if kind == "sizes":
@@ -63,7 +63,7 @@ def matrices(kind: str) -> list[np.ndarray]:
 
 
 def errors(got: np.ndarray, x: np.ndarray, w: np.ndarray) -> np.ndarray:
-    """The errors against float64, in units of the sum of the sizes of what is added."""
+    """Returns the errors against float64, relative to the sum of the terms' magnitudes."""
     x, w = x.astype(np.float64), w.astype(np.float64)
     return np.abs(got - x @ w) / (np.abs(x) @ np.abs(w))
 
@@ -108,14 +108,14 @@ def test_the_printed_text(schedule: str) -> None:
 
 
 def test_only_with_permission() -> None:
-    """The planner splits two factors in f32 only where it was allowed to."""
+    """The planner splits f32 operands only if `f32_matmul_precision` permits it."""
     for options, mma in (("", False), ("{f32_matmul_precision=bf16x3}", True)):
         module = lowered(None, f"plan-schedules{options},loop-to-tile,tile-to-kernel")
         assert any(isinstance(op, kernel.MmaOp | kernel.WgmmaOp) for op in module.walk()) == mma
 
 
 def test_parts_are_stored_where_that_is_faster() -> None:
-    """Large factors are split once; the factors of a small product in the blocks that read them."""
+    """Large operands are split once into stored parts. Blocks of a small matmul split the operands that they read."""
     for size, stored in ((4096, True), (128, False)):
         text = PROGRAM.replace("40", str(size)).replace("24", str(size)).replace("328", str(size))
         module = parse_module(make_context(), text.replace("ATTRIBUTES", ""), "parts.mlir")
@@ -128,8 +128,7 @@ def test_parts_are_stored_where_that_is_faster() -> None:
 
 
 def test_a_sum_of_three_is_not_in_parts() -> None:
-    """What is only added up, in whatever type it was, is split like anything else: nothing says how large its terms
-    are."""
+    """A sum of bf16 numbers may be too large for one bf16 part, so it is split like any f32 operand."""
     text = PROGRAM.replace("ATTRIBUTES", f"attributes {{schedule = #tile.schedule<{PARTS}>}}").replace(
         "      %p = arith.mulf %a, %b : f32",
         "      %n = payload.cast %a : f32 -> bf16\n      %c = payload.cast %n : bf16 -> f32\n"
@@ -143,7 +142,7 @@ def test_a_sum_of_three_is_not_in_parts() -> None:
 
 
 def test_products_that_wait_for_their_operands_overlap() -> None:
-    """Six products into the same sums, two of them behind a wait for boxes: ptxas has nothing to say of them."""
+    """Six wgmma add to the same accumulators, two of them after a wait for TMA. ptxas must not serialise them."""
     text = re.sub(r"(?<!\d)(40|24|328)(?!\d)", "1024", PROGRAM.replace("ATTRIBUTES", ""))
     module = parse_module(make_context(), text, "parts.mlir")
     run_passes(

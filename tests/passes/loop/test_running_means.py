@@ -1,4 +1,4 @@
-"""What is measured from a mean, and where a maximum is: computed in chunks and in parts as at once."""
+"""Reductions relative to a mean (variance) and positions of a maximum, computed in chunks and in parts."""
 
 from __future__ import annotations
 
@@ -84,15 +84,14 @@ def test_a_large_mean_costs_no_digits() -> None:
 
 
 def test_only_a_mean_over_the_same_terms_is_counted() -> None:
-    """A sum divided by another number is no mean; then nothing is counted, and the reductions stay apart."""
+    """A sum divided by another number than its count is no mean, so the reductions are not merged."""
     for module in (merged(program(number="36.0")), merged(program(number="-37.0"))):
         assert not staged(module)
         assert sum(isinstance(op, loop.ReduceOp) for op in module.walk()) == 2
 
 
 def test_without_the_count_it_would_be_wrong() -> None:
-    """The comparison above would have failed, had the means of chunks been divided by the whole number, or a term of
-    the rescaling been forgotten."""
+    """Planted bugs that the comparison detects: a chunk's mean divided by the whole count, a missing rescaling term."""
     for bug in ("number", "term"):
         broken = merged(program())
         (op,) = staged(broken)
@@ -109,7 +108,7 @@ def test_without_the_count_it_would_be_wrong() -> None:
 
 
 def awkward() -> torch.Tensor:
-    """Rows with ties, infinities and NaN in different chunks."""
+    """Returns rows with ties, infinities and NaN in different chunks."""
     x = torch.randn(9, K, generator=torch.Generator().manual_seed(2)).round(decimals=1)
     x[0, :] = 1
     x[1, 5], x[1, 30] = torch.nan, torch.nan

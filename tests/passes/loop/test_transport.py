@@ -1,4 +1,4 @@
-"""Chunk-wise reductions: every chunk size gives what the whole gives, on ordinary rows and on the awkward ones."""
+"""Reductions in chunks: the result for every chunk size equals that of the whole row, also for unusual rows."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def _inputs() -> list[np.ndarray]:
 
 
 def _awkward() -> list[np.ndarray]:
-    """Rows with masked chunks, nothing but masks, infinities, NaN, extreme and far apart values."""
+    """Returns rows with fully masked chunks, fully masked rows, infinities, NaN, and values far apart."""
     s, w = _inputs()
     inf = np.float32(np.inf)
     s[0, 4:9] = -inf
@@ -160,7 +160,7 @@ def test_awkward_rows(name: str) -> None:
 
 
 def test_a_fully_masked_row_of_a_softmax_is_nan() -> None:
-    """As in PyTorch: the weights are divided by a sum of nothing."""
+    """As in PyTorch, a fully masked row divides by the sum 0."""
     merged = _merged(_program("weighted"))
     with np.errstate(all="ignore"):
         assert all(np.isnan(run(merged, _awkward(), "typed", chunk=chunk)[0][2]) for chunk in CHUNKS)
@@ -216,7 +216,7 @@ BUGS: dict[str, tuple[str, Callable[[loop.StagedReduceOp], None], bool]] = {
 
 @pytest.mark.parametrize("name", BUGS)
 def test_planted_bugs_are_seen(name: str) -> None:
-    """The comparison above would have failed. The last two matter on masked rows only."""
+    """The comparison above detects each bug, the last two only for fully masked rows."""
     program, plant, on_masked_rows = BUGS[name]
     module = _program(program)
     broken = _merged(module)
@@ -231,7 +231,7 @@ def test_planted_bugs_are_seen(name: str) -> None:
 
 
 def test_narrowing_needs_permission() -> None:
-    """A sum of rounded exponentials is moved only when that is allowed, and then says so."""
+    """A sum of rounded exponentials is merged only if `permit_narrowing` is set."""
     text = f"""
 func.func @main(%s: tensor<12x37xf32>, %w: tensor<12x37xf32>) -> tensor<12xf32> {{
 {ROWS}

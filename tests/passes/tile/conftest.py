@@ -1,4 +1,4 @@
-"""Fixtures of tests of tiles."""
+"""Fixtures of the tests of tile passes."""
 
 import numpy as np
 import pytest

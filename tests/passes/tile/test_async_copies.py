@@ -1,4 +1,4 @@
-"""Pipelines of asynchronous copies: every depth and trip count through all executors, and planted mistakes."""
+"""Pipelines of asynchronous copies: every number of stages and iterations in all executors, and planted bugs."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def matmul(
 
 
 def lower(module: ModuleOp, pipeline: str) -> list[str]:
-    """Run the passes; the reasons they gave for leaving something alone."""
+    """Runs passes on the module. Returns the reasons for which `tile-pipeline-loads` skipped loops."""
     ctx = make_context()
     with collect_remarks() as remarks:
         for p in parse_passes(pipeline):
@@ -172,7 +172,7 @@ def test_what_is_computed_on_goes_through_registers() -> None:
 
 @pytest.mark.parametrize("transposed", [False, True])
 def test_boxes_for_products_without_tensor_cores(transposed: bool) -> None:
-    """A producer brings boxes of f32 that threads read themselves."""
+    """A producer loads f32 tiles by TMA, and threads read them without tensor cores."""
     tiles = TILES.replace("cp_async", "tma")
     rng = np.random.default_rng(3)
     args = [rng.standard_normal(s).astype(np.float32) for s in ((64, 96), (64, 96) if transposed else (96, 64))]
@@ -203,7 +203,7 @@ def test_impossible_schedules_are_refused(tiles: str, stages: int, why: str) -> 
 
 
 def loop_of(module: ModuleOp) -> scf.ForOp:
-    """The loop over chunks."""
+    """Returns the loop over chunks."""
     return next(op for op in module.walk() if isinstance(op, scf.ForOp) and len(op.iter_args) > 1)
 
 
@@ -280,7 +280,7 @@ def no_first_copy(module: ModuleOp) -> None:
 
 
 def ring_too_short(module: ModuleOp) -> None:
-    """Two of three slots lie on the same bytes."""
+    """Plants a bug: two of three stages use the same memory."""
     loop = loop_of(module)
     loop.operands[3 + len(loop.iter_args) - 1] = loop.operands[3 + len(loop.iter_args) - 3]
 
@@ -356,8 +356,10 @@ def test_every_target_compiles_the_copies(arch: str) -> None:
 
 @pytest.mark.parametrize("stages", [1, 3])
 def test_pipelines_inside_pipelines(stages: int) -> None:
-    """Attention: the loop over keys carries values, the loop over the head inside of it queries and keys. Each is
-    there twice: the last keys are past the end."""
+    """Attention has a pipeline of values along the keys, and in it one of queries and keys along the head dimension.
+
+    Each is emitted twice, for full chunks and for the chunk past the last key.
+    """
     module = parse_module(make_context(), attention(33, 50, 16, 8), "test.mlir")
     nest = next(op for op in module.walk() if op.name == "loop.nest")
     nest.attributes["schedule"] = ScheduleAttr.get([32, 8], [16, 8] * 3, warps=4, copy="cp_async", stages=stages)

@@ -1,4 +1,4 @@
-"""Attention as one kernel of two consumer warpgroups and a producer: right, with weights that stay in registers."""
+"""Attention as one kernel of two consumer warpgroups and a producer, whose softmax weights stay in registers."""
 
 from __future__ import annotations
 
@@ -46,13 +46,13 @@ def inputs(heads: int, groups: int, length: int, depth: int, queries: int = 0) -
 
 @lru_cache(maxsize=8)
 def _loops(heads: int, groups: int, length: int, depth: int, mask: str) -> ModuleOp:
-    """Attention of that size, at the loop level."""
+    """Returns attention of these sizes at the loop level."""
     q, k, v = inputs(heads, groups, length, depth)
     return Compilation(capture(lambda q, k, v: attention(q, k, v, mask), [q, k, v]).module).at("loop")
 
 
 def lowered(loops: ModuleOp, decisions: str = "", upto: str = "kernel", target: str = "sm_90a") -> ModuleOp:
-    """`loops` at the level `upto`, under a schedule with these decisions."""
+    """Returns `loops` lowered to the level `upto`, with a schedule that has `decisions`."""
     module = loops.clone()
     text = f"plan-schedules{{target={target} {decisions}}},loop-to-tile{{target={target}}}"
     run_passes(make_context(), module, parse_passes(text + (",tile-to-kernel" if upto == "kernel" else "")))
@@ -65,7 +65,7 @@ def decided(rows: int, keys: int, depth: int, stages: int = 2) -> str:
 
 
 def check(module: ModuleOp, args: list[torch.Tensor], want: torch.Tensor) -> str:
-    """Run `module` in the simulator and as printed text; both are as `want`, without reports. The text."""
+    """Asserts that the simulator and the emulator compute `want` without reports. Returns the CUDA."""
     arrays = [to_numpy(t) for t in args]
     found = simulate(module, arrays)
     assert not found.report.findings, str(found.report)
@@ -83,8 +83,10 @@ def check(module: ModuleOp, args: list[torch.Tensor], want: torch.Tensor) -> str
     [("causal", 64, 32, 2), ("causal", 128, 64, 1), ("none", 256, 32, 1), ("window", 64, 32, 3)],
 )
 def test_right_in_both_executors(mask: str, rows: int, keys: int, parts: int) -> None:
-    """With one loop over keys, or two or three of which one has no masks; the rings go on from one to the next. Values
-    are multiplied one iteration late, and for the last time after the loops."""
+    """One loop over keys, or up to three of which one has no masks; circular buffers continue across the loops.
+
+    The matmul with the values runs one iteration late, and once more after the loops.
+    """
     module = lowered(_loops(1, 1, 256, 64, mask), decided(rows, keys, 64))
     args = inputs(1, 1, 256, 64)
     text = check(module, args, attention(*(t.double() for t in args), mask))
@@ -94,7 +96,7 @@ def test_right_in_both_executors(mask: str, rows: int, keys: int, parts: int) ->
 
 
 def test_right_on_tensor_cores_of_other_targets() -> None:
-    """The pipeline goes on from the loop without masks to the one with them; weights stay in registers."""
+    """The pipeline continues from the loop without masks to the one with masks. Weights stay in registers."""
     chunks = ",".join(["32,64"] * 3)
     decisions = f"block=1,1,64,64 chunk={chunks} warps=4 atom=mma copy=cp_async stages=3"
     module = lowered(_loops(1, 1, 256, 64, "causal"), decisions, target="sm_80")
@@ -105,7 +107,7 @@ def test_right_on_tensor_cores_of_other_targets() -> None:
 
 
 def test_the_planner_gives_a_producer_and_two_consumers() -> None:
-    """128 queries at a time, which have one slot, and 128 keys or, of more, 64 in more slots."""
+    """The plan has 128 queries in one stage, and 128 keys, or 64 keys in more stages for longer rows."""
     for length, keys, slots in ((1024, 128, 2), (4096, 64, 4)):
         module = lowered(_loops(32, 32, length, 128, "causal"), upto="tile")
         rings = [op.result.type for op in module.walk() if isinstance(op, RingOp)]
@@ -120,7 +122,7 @@ GATES = [(32, 128, "causal"), (8, 128, "window"), (32, 64, "none"), (32, 256, "c
 
 @pytest.mark.parametrize(("groups", "depth", "mask"), GATES)
 def test_hopper_gates(groups: int, depth: int, mask: str) -> None:
-    """No spills, no warning of the compiler about products in flight; both products on tensor cores, by boxes."""
+    """Machine code has no spills and no wgmma warnings. Both matmuls are wgmma with TMA loads."""
     module = lowered(_loops(32, groups, 2048, depth, mask))
     (function,) = (op for op in module.walk() if isinstance(op, kernel.FuncOp))
     compiled = compile_cubin(print_cuda(module), "sm_90a")
@@ -153,7 +155,7 @@ INSTRUCTIONS = {(128, "causal"): 490, (128, "none"): 490}
 
 @pytest.mark.parametrize(("depth", "mask"), INSTRUCTIONS)
 def test_instructions_of_the_hot_loop(depth: int, mask: str) -> None:
-    """The loop without masks has both products of a chunk, one exponential for each score, and little else."""
+    """The loop without masks has the wgmma of both matmuls, one exponential per score, and few other instructions."""
     compiled = compile_cubin(print_cuda(lowered(_loops(32, 32, 2048, depth, mask))), "sm_90a")
     (loops,) = hot_loops(compiled.cubin, "HGMMA").values()
     loop, keys = loops[0], 128

@@ -1,4 +1,4 @@
-"""Rows that the blocks of a cluster share: right in every executor, each byte read once, and mistakes found."""
+"""Rows that the blocks of a cluster share: right in every executor, each byte is read once, and bugs are detected."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ USED_AFTERWARDS = ("softmax", "log_softmax", "rms_norm", "layer_norm")
 
 
 def test_alone() -> None:
-    """A standalone program makes clusters too, on the host as well."""
+    """A standalone program also launches clusters, and its version for the host detects a missing barrier."""
     x = rows(3, 500)
     program = lowered("softmax", x, 256, cluster=2)
     tensors = Compilation(capture(FUNCTIONS["softmax"], (x,)).module, "sm_90a").at("tensor")
@@ -77,7 +77,7 @@ def test_results_of_a_cluster_are_written_once(name: str, cluster: int) -> None:
 
 @pytest.mark.parametrize("name", ["softmax", "layer_norm"])
 def test_exactly_the_same_numbers(name: str) -> None:
-    """In the domain in which every order of a sum gives the same bits."""
+    """The tile level equals the loop level in the exact domain."""
     program = lowered(name, rows(2, 100), 8, cluster=4, cache_rows="shared")
     x = [to_numpy(rows(2, 100))]
     wanted, found = (run(m, x, domain="exact")[0] for m in (program.loops, program.tiles))
@@ -101,14 +101,14 @@ def softmax() -> Lowered:
 
 
 def own_part(text: str) -> str:
-    """Each block goes on with its own sum instead of that of all."""
+    """Plants a bug: each block continues with its own sum instead of the cluster's."""
     own = re.search(r"tile\.cluster_allgather %\w+, (%\w+)", text)
     assert own is not None
     return re.sub(r"tile\.reduce add %\w+ over \[0\] : tensor<4xf32.*", f"arith.addf {own[1]}, %1 : f32", text)
 
 
 def replaced(old: str, new: str, which: int = 0) -> Callable[[str], str]:
-    """Edits the text at match number `which` of `old`."""
+    """Returns a function that replaces match number `which` of `old` in a text."""
 
     def edit(text: str) -> str:
         match = [*re.finditer(old, text)][which]
@@ -146,7 +146,7 @@ IN_THE_KERNEL = {
 
 
 def objection(tiles: ModuleOp | None, kernel: ModuleOp) -> str | None:
-    """Who finds a mistake in a program; None if nobody does."""
+    """Returns the first error or report about a program, `numbers` for a wrong result, or None if it is right."""
     x = rows(3, 500)
     try:
         if tiles is not None and not is_close(run(tiles, [to_numpy(x)])[0], x, "softmax"):
@@ -233,8 +233,7 @@ def test_what_a_cluster_cannot_share_is_refused(name: str, target: str, decision
 def test_where_long_rows_are_kept(
     name: str, count: int, length: int, dtype: torch.dtype, target: str, cluster: int, row: str
 ) -> None:
-    """What the planner chooses passes the gates: nothing spilled, and the bytes that the model counts, each once where
-    the target has what it takes."""
+    """The planner's choice passes the static gates: no spills, and only the bytes that the model predicts."""
     x = torch.zeros(count, length, dtype=dtype)  # nothing here depends on values
     kernels = list(static_gates.kernels(capture(FUNCTIONS[name], (x,)), [x], target))
     assert (kernels[0].schedule.data.cluster, kernels[0].schedule.data.cache_rows) == (cluster, row)
@@ -244,7 +243,7 @@ def test_where_long_rows_are_kept(
 
 
 def test_few_long_rows_are_one_kernel() -> None:
-    """With clusters there are enough blocks for a few rows, so nothing has to be read once for each step."""
+    """Clusters make enough blocks from a few rows, so one kernel reads each row once."""
     module = capture(FUNCTIONS["softmax"], (rows(16, 131072),)).module
     found = Compilation(module, "sm_90a").at("tile")
     assert sum(isinstance(op, tile.KernelOp) for op in found.ops) == 1

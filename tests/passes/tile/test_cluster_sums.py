@@ -1,4 +1,4 @@
-"""Products whose sums the blocks of a cluster share: one launch with its epilogue, one order of the sum, refusals."""
+"""Matmuls whose sums the blocks of a cluster share (`cluster_k`): one launch, a fixed order of addition, refusals."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def tensors(name: str, dtype: torch.dtype) -> list[torch.Tensor]:
 
 
 def planned(name: str, dtype: torch.dtype, options: str, target: str = "sm_90a") -> ModuleOp:
-    """The loop nests with a schedule; raises ScheduleError for one that is refused."""
+    """Returns loop nests with a schedule that has these options. Raises ScheduleError if it is refused."""
     module = Compilation(capture(PROGRAMS[name][0], tuple(tensors(name, dtype))).module, target).at("loop").clone()
     for nest in (op for op in module.walk() if isinstance(op, loop.NestOp)):
         nest.attributes.pop("schedule", None)
@@ -70,7 +70,7 @@ def planned(name: str, dtype: torch.dtype, options: str, target: str = "sm_90a")
 
 
 def lowered(module: ModuleOp) -> tuple[ModuleOp, ModuleOp]:
-    """The tile and the kernel level of a planned module."""
+    """Returns a planned module at the tile level and at the kernel level."""
     tiles = module.clone()
     run_passes(make_context(), tiles, parse_passes("loop-to-tile"))
     kernels = tiles.clone()
@@ -87,7 +87,7 @@ def lowered(module: ModuleOp) -> tuple[ModuleOp, ModuleOp]:
     ],
 )
 def test_one_launch_computes_all(name: str, dtype: torch.dtype, options: str, sums: int) -> None:
-    """The epilogue is in the kernel of the sums: each element is loaded, computed and stored by one block."""
+    """The kernel of the matmul has the epilogue. One block loads, computes and stores each element of it."""
     module, args = planned(name, dtype, options), [to_numpy(t) for t in tensors(name, dtype)]
     tiles, kernels = lowered(module)
     assert sum(isinstance(op, tile.LaunchOp) for op in tiles.walk()) == 1
@@ -109,7 +109,7 @@ def test_one_launch_computes_all(name: str, dtype: torch.dtype, options: str, su
 
 
 def test_the_sum_has_one_order() -> None:
-    """Ranks are added in their order, whatever arrives first: sums that cancel tell one order from another."""
+    """Partial sums are added in the order of ranks, in whatever order they arrive. Sums that cancel show the order."""
     x, w, b, r = (np.zeros_like(to_numpy(t)) for t in tensors("bias and residual", torch.float32))
     w[:] = 1
     x[:, 0], x[:, 32], x[:, 64], x[:, 96] = 1, 2.0**24, -(2.0**24), 1  # one term for each rank: ((1 + 2^24) - 2^24) + 1
@@ -121,7 +121,7 @@ def test_the_sum_has_one_order() -> None:
 
 
 def test_divided_in_two_kernels_the_second_has_the_epilogue() -> None:
-    """`split_k` makes a kernel of the parts and one that adds them, with bias, activation and residual."""
+    """`split_k` makes a kernel of partial sums, and one that adds them and applies bias, activation and residual."""
     args = [to_numpy(t) for t in tensors("bias and residual", torch.float32)]
     module = planned("bias and residual", torch.float32, f"{BY_MULTIPLY_ADDS} split_k=5")
     (wanted,) = run(module, args, "exact")
@@ -170,8 +170,7 @@ def test_what_a_cluster_cannot_share_is_refused(name: str, options: str, target:
 
 
 def test_the_planner_considers_clusters_on_request() -> None:
-    """For a product of few tiles the model predicts less time with `cluster_k`; the default plan has none, and the
-    space of `tune` has both."""
+    """The model predicts less time with `cluster_k` for a matmul of few tiles. Only an option and `tune` use it."""
     x, w = torch.zeros(128, 3584, dtype=torch.bfloat16), torch.zeros(512, 3584, dtype=torch.bfloat16)
     module = Compilation(capture(F.linear, (x, w)).module, "sm_90a").at("loop")
     schedules = []

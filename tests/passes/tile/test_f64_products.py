@@ -1,4 +1,4 @@
-"""Products of f64 on tensor cores, m8n8k4: from loop nests to the printed text and its machine code."""
+"""f64 matmuls on tensor cores (m8n8k4), from loop nests to the printed CUDA and its machine code."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from deplodock.dialects.support.parsing import parse_module
 
 @cache
 def emulated() -> dict[str, EmulatedProgram]:
-    """All products for the host, built at once."""
+    """Returns all matmuls, built for the emulator together."""
     return emulated_kernels({name: p.lowered() for name, p in PRODUCTS.items()})
 
 
 @pytest.mark.parametrize("name", PRODUCTS)
 def test_simulated(name: str) -> None:
-    """Exactly and in floats, without a report."""
+    """The simulator computes exact results in the exact domain and close ones in floats, without a report."""
     p = PRODUCTS[name]
     module, args = p.lowered(), p.inputs()
     assert {op.atom.shape for op in module.walk() if isinstance(op, kernel.MmaOp)} == {"m8n8k4"}
@@ -49,7 +49,7 @@ def test_emulated(name: str) -> None:
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
 @pytest.mark.parametrize("name", ["along k", "copies ahead"])
 def test_machine_code(name: str, arch: str) -> None:
-    """Every multiply-add is on tensor cores: DMMA."""
+    """Every multiply-add is a tensor-core instruction (DMMA)."""
     compiled = compile_cubin(print_cuda(PRODUCTS[name].lowered()), arch)
     (use,) = compiled.kernels.values()
     assert use.spills == use.stack == 0
@@ -62,7 +62,7 @@ def test_machine_code(name: str, arch: str) -> None:
 @pytest.mark.gpu
 @pytest.mark.parametrize("name", PRODUCTS)
 def test_on_the_device(name: str) -> None:
-    """The hardware's fragments are what the simulator and the host bodies take them for."""
+    """Fragments on a GPU have the layout that the simulator and the emulator assume."""
     from deplodock.backend.cuda.runtime import CudaProgram
     from deplodock.frontend.capture.arrays import to_numpy, to_torch
 

@@ -1,4 +1,4 @@
-"""Query heads that share keys and values, in the rows of one block: keys and values are read once for all of them."""
+"""Query heads that share keys and values are rows of one block, so keys and values are read once for all of them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def compiled(heads: int, groups: int, queries: int = 1) -> tuple[Compilation, li
 
 
 def times_read(compilation: Compilation, inputs: list[torch.Tensor]) -> list[float]:
-    """How often the keys and the values are read, all blocks together; the results are compared with PyTorch's."""
+    """Returns how often all blocks together read the keys and the values. Asserts PyTorch's results."""
     args = [to_numpy(t) for t in inputs]
     found = simulate(compilation.at("kernel"), args)
     assert not found.report.findings, str(found.report)

@@ -1,4 +1,4 @@
-"""Products of matrices of integers: contractions, on every target, which wrap as PyTorch's do."""
+"""Integer matmuls are contractions on every target, and wrap as in PyTorch."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ TYPES = (torch.int8, torch.uint8, torch.int16, torch.int32, torch.int64)
 
 
 def _any(dtype: torch.dtype, *shape: int) -> torch.Tensor:
-    """Numbers from the whole range of a type."""
+    """Returns random numbers from the whole range of a type."""
     info, generator = torch.iinfo(dtype), torch.Generator().manual_seed(sum(shape))
     return torch.randint(info.min, info.max, shape, generator=generator, dtype=dtype)
 
@@ -31,7 +31,7 @@ def test_they_are_contractions() -> None:
 
 
 def test_tensor_cores_round_no_integers() -> None:
-    """What may be rounded to tf32 is f32."""
+    """The permission to round to tf32 concerns f32 only."""
     a, b = _any(torch.int32, 64, 64), _any(torch.int32, 64, 64)
     compiled = deplodock.compile(
         torch.matmul, (a, b), target="sm_90a", executor="emulator", f32_matmul_precision="tf32"

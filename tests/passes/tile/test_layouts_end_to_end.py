@@ -1,4 +1,4 @@
-"""Arbitrary layouts, also ones that no pass would choose: loads, conversions, indices, reductions and stores."""
+"""Random layouts, also ones that no pass would choose: loads, conversions, indices, reductions and stores."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ func.func @main(%x: tensor<8x32xf32>) -> (tensor<8x32xf32>, tensor<{kept}xf32>) 
 
 
 def random_layout(rng: random.Random, warp_bits: int, mixed: bool) -> Linear:
-    """Every coordinate bit once, zero bases to fill the block, in any order; `mixed` adds bases to one another."""
+    """Returns a layout of shuffled unit bases, with zero bases to fill the block. `mixed` XORs bases with others."""
     bits = [1 << i for i in range(8)]
     bits += [0] * max(rng.randrange(3), 5 + warp_bits - len(bits))
     rng.shuffle(bits)

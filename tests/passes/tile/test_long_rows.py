@@ -1,4 +1,4 @@
-"""Long rows: how often they are read, where they are kept, and that registers hold what is kept in them."""
+"""Long rows: how often they are read, where they are stored between loops, and the registers that hold them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def compiled(name: str, length: int, target: str = "sm_90a") -> tuple[Compilatio
 
 
 def times_read(compilation: Compilation, x: torch.Tensor) -> float:
-    """How often one block reads its row."""
+    """Returns how often one block reads its row."""
     found = simulate(compilation.at("kernel"), [to_numpy(x)], max_blocks=1)
     (counts,) = found.report.launches
     return counts.loaded[0] / x[0].nbytes

@@ -1,4 +1,4 @@
-"""Chunks that are masked as a whole are not visited: which ones are, against brute force, and what that saves."""
+"""Fully masked chunks are skipped: the visited chunks against brute force, and the saved work."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from deplodock.frontend.compilation import Compilation
 
 
 def needed(mask: Callable[[int, int], bool], block: int, chunk: int, rows: int) -> tuple[int, int]:
-    """The first and the last chunk with a term that counts for rows of a block, as a range."""
+    """Returns the range of chunks that have an unmasked term in the rows of a block."""
     last = (block + 1) * rows if rows < ROWS else ROWS
     found = [
         c
@@ -64,7 +64,7 @@ def test_exactly_the_chunks_that_count(name: str, visited: list[np.ndarray]) -> 
 
 
 def test_the_border_of_an_image_is_not_worth_it() -> None:
-    """Of the windows of a convolution only those of the first and the last row are cut off."""
+    """A convolution's padding masks only windows of the first and last row, which is too few to bound its loop."""
     images = torch.randn(1, 16, 40, 40), torch.randn(16, 16, 3, 3)
     module = Compilation(capture(lambda x, w: F.conv2d(x, w, padding=1), images).module).at("tile")
     assert any(isinstance(op, scf.ForOp) for op in module.walk())
@@ -73,7 +73,7 @@ def test_the_border_of_an_image_is_not_worth_it() -> None:
 
 @pytest.mark.parametrize(("kind", "saves"), [("max", False), ("mul", False), ("add", True)])
 def test_zero_is_not_the_identity_of_everything(kind: str, saves: bool, visited: list[np.ndarray]) -> None:
-    """A window that makes terms zero lets chunks be left out of a sum, not of a maximum or of a product."""
+    """A mask that makes terms zero lets a sum skip chunks, but not a maximum or a product."""
     module = program("a window as factor", 4, 4, kind)
     args = make_inputs(list(main_function(module).function_type.inputs))
     np.testing.assert_array_equal(run(lowered(module), args, "exact")[0], run(module, args, "exact")[0])
@@ -81,7 +81,7 @@ def test_zero_is_not_the_identity_of_everything(kind: str, saves: bool, visited:
 
 
 def test_the_frame_of_masked_rows_is_not_skipped(visited: list[np.ndarray]) -> None:
-    """exp(-inf - m) is 0 only if m is not minus infinity itself: without a repair of m nothing is left out."""
+    """exp(-inf - m) is 0 only if the reference value m is not -infinity. Chunks are skipped if m is repaired."""
     term = "%b = payload.select %c, %a, %low : f32\n%d = arith.subf %b, %frame : f32\n%t = math.exp %d : f32"
     mask = "%low = payload.constant 0xff800000 : f32\n%c = payload.cmp lt %m, %n : i64"
     for repaired in (False, True):
@@ -140,7 +140,7 @@ def test_attention_reads_what_the_mask_lets_through(function: Callable[..., torc
 
 @pytest.mark.parametrize("stages", [1, 2, 4])
 def test_blocks_of_which_all_is_masked(stages: int) -> None:
-    """The first rows see no columns at all: the loop does not run, and no copy was started for it."""
+    """The first rows have no unmasked column: the loop does not run, and no copy is started for it."""
     module = parse_module(make_context(), TRIANGULAR.replace("STAGES", str(stages)), "triangular.mlir")
     args = make_inputs(list(main_function(module).function_type.inputs))
     low = lowered(module, "loop-to-tile,tile-to-kernel")

@@ -1,4 +1,4 @@
-"""Results that leave part by part through shared memory: right, clean, the expected code; planted bugs are noticed."""
+"""Results that are stored in parts through shared memory and TMA: right, without conflicts; bugs are detected."""
 
 from __future__ import annotations
 
@@ -53,12 +53,12 @@ func.func @main(%x: tensor<{m}x{k}xbf16>, %w: tensor<{n}x{k}xbf16>, %r: tensor<{
 
 
 class Residual(Product):
-    """a b + residual + bias, in a type, row by row or column by column."""
+    """A matmul plus residual plus bias, with the result in row-major or column-major order."""
 
     across = turned = False
 
     def parse(self) -> ModuleOp:
-        """The loop nest."""
+        """Returns the parsed loop nest."""
         wide, rows = self.type == "f32", (self.n, self.m) if self.across else (self.m, self.n)
         text = PROGRAM.format(
             **{"m": self.m, "n": self.n, "k": self.k, "rm": rows[0], "rn": rows[1], "type": self.type},
@@ -76,7 +76,7 @@ class Residual(Product):
         return parse_module(make_context(), text, "residual.mlir")
 
     def inputs(self) -> list[np.ndarray]:
-        """Small whole numbers, so that every sum is exact."""
+        """Returns operands of small integers, for which every sum is exact."""
         rng = np.random.default_rng(self.m + self.n)
         shape = (self.n, self.m) if self.across else (self.m, self.n)
         kind = {"bf16": ml_dtypes.bfloat16, "f16": np.float16, "f32": np.float32}[self.type]
@@ -85,13 +85,13 @@ class Residual(Product):
 
 
 class Across(Residual):
-    """The result is stored column by column, so it is what is computed the other way round."""
+    """The result is stored in column-major order, so the block computes it transposed."""
 
     across = True
 
 
 class Turned(Residual):
-    """What is added lies column by column in memory: no warpgroup keeps to its own part on the way in."""
+    """The residual is stored in column-major order, so a warpgroup also loads parts that others need."""
 
     turned = True
 
@@ -111,7 +111,7 @@ BOXES = {"turned": 2, "two parts": 2, "four parts, persistent": 4, "one warpgrou
 
 @cache
 def emulated() -> dict[str, EmulatedProgram]:
-    """All products for the host, built at once."""
+    """Returns all matmuls, built for the emulator together."""
     modules = {name: p.lowered() for name, p in PRODUCTS.items()}
     texts = {name: print_cuda(m) for name, m in modules.items()}
     built = compile_many(list(texts.values()))
@@ -120,7 +120,7 @@ def emulated() -> dict[str, EmulatedProgram]:
 
 @pytest.mark.parametrize("name", PRODUCTS)
 def test_tiles(name: str) -> None:
-    """Parts are computed and stored for themselves: over tiles, that is exact; nothing large is converted."""
+    """At the tile level the result is exact, and tiles that pass through shared memory are at most 128 bytes wide."""
     p = PRODUCTS[name]
     module = p.tiles()
     ops = list(module.walk())
@@ -137,7 +137,7 @@ def test_tiles(name: str) -> None:
 
 @pytest.mark.parametrize("name", PRODUCTS)
 def test_emulated(name: str) -> None:
-    """The printed text, whatever arrives first."""
+    """The emulated CUDA is right for any order in which asynchronous operations finish."""
     p = PRODUCTS[name]
     (wanted,) = run(p.parse(), p.inputs(), "typed")
     (found,), reports = emulated()[name].run(p.inputs(), (0, 1, 7))
@@ -147,7 +147,7 @@ def test_emulated(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["columns", "no box"])
 def test_simulated(name: str) -> None:
-    """The threads' program, in the exact domain; shared memory is accessed without bank conflicts."""
+    """The simulated kernel is exact in the exact domain, and accesses shared memory without bank conflicts."""
     p = PRODUCTS[name]
     (wanted,) = run(p.parse(), p.inputs(), "exact")
     found = simulate(p.lowered(), p.inputs(), domain="exact")
@@ -159,7 +159,7 @@ def test_simulated(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["four parts, persistent"])
 def test_machine_code(name: str) -> None:
-    """Parts go into shared memory by matrices and leave as boxes; nothing spills."""
+    """Parts are written to shared memory by stmatrix and stored by TMA, without spills."""
     p = PRODUCTS[name]
     compiled = compile_cubin(print_cuda(p.lowered()), "sm_90a")
     (use,) = compiled.kernels.values()
@@ -172,7 +172,7 @@ def test_machine_code(name: str) -> None:
 
 
 def test_four_stages() -> None:
-    """Of the largest tile four stages fit beside the parts that are on their way."""
+    """The largest tile with four stages and the parts of the result fit in shared memory."""
     module = Product(256, 256, 512, (128, 256), 64, 8, "tma", 4).lowered()
     (function,) = (o for o in module.ops if isinstance(o, kernel.FuncOp))
     assert function.shared is not None
@@ -201,7 +201,7 @@ BROKEN = Product(64, 200, 64, (64, 256), 64, 4, "tma", 1)
 
 @cache
 def broken() -> dict[str, EmulatedProgram]:
-    """The text with each mistake for the host, built at once."""
+    """Returns a program for the emulator for each bug in the CUDA text, built together."""
     sound = BROKEN.lowered()
     source = print_cuda(sound)
     texts = [source.replace(old, new) for _, _, old, new in BUGS.values()]
@@ -212,7 +212,7 @@ def broken() -> dict[str, EmulatedProgram]:
 
 @pytest.mark.parametrize("bug", BUGS)
 def test_bugs_are_noticed(bug: str) -> None:
-    """By the emulator, planted in the text or in the IR: a report, or other numbers."""
+    """For a bug in the IR or in the CUDA the emulator reports an error or computes wrong results."""
     old, new, _, _ = BUGS[bug]
     (wanted,) = run(BROKEN.parse(), BROKEN.inputs(), "typed")
     text = print_module(BROKEN.lowered())
@@ -255,7 +255,7 @@ func.func @main(%a: !A, %b: tensor<72x64xbf16>) -> !Y {
 
 
 def test_a_number_of_rows_known_at_run_time() -> None:
-    """Boxes end where the buffer of a call ends."""
+    """TMA stores end at the end of the buffer, whose size is dynamic."""
     module = parse_module(make_context(), LENGTHS, "lengths.mlir")
     run_passes(make_context(), module, parse_passes(f"{TO_TILE},{TO_KERNEL}"))
     text = print_cuda(module)
@@ -292,7 +292,7 @@ func.func @main(%x: tensor<128x64xf16>) -> tensor<64x128xf16> {
 
 
 def test_a_tile_that_leaves_transposed() -> None:
-    """Its rows are the columns of the buffer: matrices are stored transposed, each warpgroup has a panel."""
+    """Rows of the tile are columns of the buffer: stmatrix transposes, and each warpgroup stores a part of its own."""
     module = parse_module(make_context(), TRANSPOSED, "transposed.mlir")
     run_passes(make_context(), module, parse_passes(f"tile-tma-epilogue,{TO_KERNEL}"))
     (store,) = (o for o in module.walk() if isinstance(o, kernel.StMatrixOp))
@@ -311,7 +311,7 @@ def test_a_tile_that_leaves_transposed() -> None:
 
 
 def test_parts_of_programs_without_schedules() -> None:
-    """The passes leave alone what is not told to use boxes."""
+    """Results are stored by TMA only if the schedule has `copy = tma`."""
     p = Product(72, 136, 72, (64, 128), 64, 4, "cp_async", 2)
     module = p.parse()
     run_passes(make_context(), module, parse_passes(f"{TO_TILE},{TO_KERNEL}"))

@@ -1,4 +1,4 @@
-"""Products in flight over iterations: bugs that are planted into a product of warpgroups are noticed."""
+"""wgmma that are in flight across iterations: planted bugs are detected."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ BUGS = {
 
 
 def test_waits() -> None:
-    """None of the products is waited for in its own iteration; behind the loop, all are."""
+    """The loop waits for the previous iteration's wgmma only, and all have finished after the loop."""
     text = print_module(SUBJECT.lowered())
     assert text.count("kernel.wgmma_wait 1") == text.count("kernel.wgmma_wait 0") == 1
     assert "wgmma_resume" not in text
@@ -50,7 +50,7 @@ def test_waits() -> None:
 
 @pytest.mark.parametrize("bug", BUGS)
 def test_bugs_are_noticed(bug: str) -> None:
-    """By the emulator, planted in the text or in the IR: a report, or other numbers."""
+    """For a bug in the IR or in the CUDA the emulator reports an error or computes wrong results."""
     old, new, cuda_old, cuda_new = BUGS[bug]
     (wanted,) = run(SUBJECT.parse(), SUBJECT.inputs(), "typed")
     sound = SUBJECT.lowered()

@@ -1,4 +1,4 @@
-"""Partial sums of contractions: exact, as precise as promised, with copies in flight from one to the next."""
+"""Partial sums of contractions (`promotion_interval`): exact, of the promised precision, with copies in flight."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def relative_error(got: np.ndarray, x: np.ndarray, w: np.ndarray) -> float:
 
 @pytest.mark.parametrize("schedule", SCHEDULES.values(), ids=SCHEDULES)
 def test_exactly_right(schedule: str) -> None:
-    """Eleven chunks, the last of which is not full, so that the last partial sum is shorter."""
+    """The last of the chunks is not full, so the last partial sum is shorter."""
     shape = (40, 24, 32 * 10 + 8) if "chunk = [32]" in schedule else (40, 24, 64 * 4 + 8)
     x, w = matrices(*shape)
     module = lowered(*shape, schedule)
@@ -94,7 +94,7 @@ def test_exactly_right(schedule: str) -> None:
 
 @pytest.mark.parametrize("schedule", SCHEDULES.values(), ids=SCHEDULES)
 def test_the_printed_text(schedule: str) -> None:
-    """No race, and no spill; the errors are those of short sums."""
+    """The emulated CUDA has no race and the error of short sums. The machine code has no spills."""
     k = 640
     x, w = matrices(40, 24, k)
     module = lowered(40, 24, k, schedule)
@@ -130,7 +130,7 @@ def test_partial_sums_bound_the_error(schedule: str, k: int, least: float, most:
 
 
 def test_nothing_is_drained_between_partial_sums() -> None:
-    """The inner loop is that of one sum: one barrier and one wait for copies an iteration, none around it."""
+    """The loop over partial sums adds no barrier and no wait for copies to its inner loop."""
     for schedule in (CORES, f"{CORES}, promotion_interval = 3", SCHEDULES["cores, in shared memory"]):
         (func,) = [o for o in lowered(16, 16, 992, schedule).walk() if isinstance(o, kernel.FuncOp)]
         names = [op.name for op in func.walk()]
@@ -150,7 +150,7 @@ def planned(m: int, n: int, k: int, target: str, precision: str = "ieee") -> Sch
 
 @pytest.mark.parametrize("target", ["sm_80", "sm_89", "sm_90a", "sm_120"])
 def test_the_planner_bounds_sums_of_f32(target: str) -> None:
-    """Of long sums a register has at most a quarter, of short ones all."""
+    """A register accumulates at most a quarter of a long sum, or a whole short one."""
     for m, n, k in ((2048, 4096, 4096), (32, 3584, 18944), (512, 2048, 2048)):
         s = planned(m, n, k, target).data
         chunks = k // s.split_k // s.chunk[0]

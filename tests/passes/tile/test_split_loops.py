@@ -1,4 +1,4 @@
-"""Loops divided where masks begin to matter: where that is, against brute force, and what stays right with copies."""
+"""Loops that are split where a mask begins to matter, against brute force and with copies in flight."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def compares(loop: scf.ForOp) -> bool:
 
 
 def uniform(mask: Callable[[int, int], bool], block: int, chunk: int, rows: int, columns: int) -> bool:
-    """Whether a chunk lies in the row, and the mask has one answer for all its elements and all rows of the block."""
+    """Returns true if a chunk is inside of the row and the mask has one value for all its elements in a block."""
     cells = [
         (i, k) for i in range(block * rows, (block + 1) * rows) for k in range(chunk * columns, (chunk + 1) * columns)
     ]
@@ -54,8 +54,11 @@ def test_exactly_the_chunks_without_masks(
     visited: list[np.ndarray],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Of a loop that is divided, whatever it is worth: the parts are all of it, the answers are right, and in the part
-    that compares nothing the mask has one answer; it has several in the chunks beside that part."""
+    """The parts of a split loop cover all iterations and give the same results.
+
+    In the part without comparisons the mask has one value. In the adjacent chunks it has several. Loops are split here
+    even if it does not pay.
+    """
     monkeypatch.setattr(split_masked_loops, "MIN_UNMASKED_FRACTION", 0.01)
     divided = 0
     for rows, chunk in ((1, 4), (16, 4), (8, 8)):
@@ -97,7 +100,7 @@ def test_exactly_the_chunks_without_masks(
 
 
 def _late(parts: list[scf.ForOp]) -> None:
-    """The part without masks runs an iteration longer."""
+    """Plants a bug: the part without masks runs one iteration longer."""
     assert parts[0].parent is not None
     ends = (op for op in parts[0].parent.ops if isinstance(op, tile.AffineOp) and op.result.name_hint == "part")
     end = next(ends)
@@ -105,13 +108,13 @@ def _late(parts: list[scf.ForOp]) -> None:
 
 
 def _unmasked(parts: list[scf.ForOp]) -> None:
-    """The part with masks does without them, too."""
+    """Plants a bug: the part with masks does not apply them."""
     for op in [o for o in parts[1].walk() if isinstance(o, payload.SelectOp)]:
         op.result.replace_all_uses_with(op.lhs)
 
 
 def _early(parts: list[scf.ForOp]) -> None:
-    """The second part starts with what the first one started with."""
+    """Plants a bug: the second part starts with the initial values of the first one."""
     parts[1].operands[3] = parts[0].operands[3]
 
 
@@ -138,7 +141,7 @@ PERSISTENT = PERSISTENT.split("// -----")[-1]
 @pytest.mark.parametrize("rows", [16, 32, 48, 64])
 @pytest.mark.parametrize("batches", [1, 32, 64, 125])
 def test_loops_of_persistent_blocks_are_divided(rows: int, batches: int) -> None:
-    """Whatever the number of a tile is divided by to give its row, all kinds of rows are looked at."""
+    """The row of a tile is its number divided by or modulo a size. The samples must cover all kinds of rows."""
     text = PERSISTENT.replace("2048", str(rows * batches)).replace("div 32", f"div {rows}")
     text = text.replace("mod 32", f"mod {rows}").replace("64x512x", f"{batches}x{16 * rows}x")
     module = parse_module(make_context(), text, "persistent.mlir")
@@ -148,8 +151,7 @@ def test_loops_of_persistent_blocks_are_divided(rows: int, batches: int) -> None
 
 @pytest.mark.parametrize("length", [65, 100, 2048, 4096, 1 << 20])
 def test_samples_have_all_remainders(length: int) -> None:
-    """About as many samples as there are of the length have each remainder by the usual divisors, evenly spaced ones do
-    not; and they are everywhere in the range."""
+    """Samples are spread over the range and have evenly distributed remainders modulo the usual divisors."""
     found = scattered(0, length, 64)
     assert found == scattered(0, length, 64) != scattered(0, length, 64, 1)
     assert all(abs(n * 64 / length - i) <= 1 for i, n in enumerate(sorted(found)))

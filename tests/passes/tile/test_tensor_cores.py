@@ -1,4 +1,4 @@
-"""Matrix products on tensor cores, from loop nests to the printed text: right, free of conflicts, the expected code."""
+"""Matmuls on tensor cores (mma), from loop nests to CUDA: right, without bank conflicts, with the expected code."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ from deplodock.target.architectures import TARGETS
 
 @cache
 def emulated() -> dict[str, EmulatedProgram]:
-    """All products for the host, built at once."""
+    """Returns all matmuls, built for the emulator together."""
     return emulated_kernels({name: p.lowered() for name, p in PRODUCTS.items()})
 
 
 @pytest.mark.parametrize("name", PRODUCTS)
 def test_simulated(name: str) -> None:
-    """Exactly and in floats, without a report, and without bank conflicts."""
+    """The simulator computes exact results in the exact domain and close ones in floats, without bank conflicts."""
     p = PRODUCTS[name]
     module, args = p.lowered(), p.inputs()
     assert any(isinstance(op, kernel.MmaOp) for op in module.walk())
@@ -55,7 +55,7 @@ def test_simulated(name: str) -> None:
 
 @pytest.mark.parametrize("name", PRODUCTS)
 def test_emulated(name: str) -> None:
-    """The printed text: reads of matrices and products by whole warps, each with its own body on the host."""
+    """The emulated CUDA, with ldmatrix and mma as functions of a whole warp, is right."""
     p = PRODUCTS[name]
     (wanted,) = run(p.parse(), p.inputs(), "typed")
     outputs, reports = emulated()[name].run(p.inputs())
@@ -64,7 +64,7 @@ def test_emulated(name: str) -> None:
 
 
 def _close(found: Array, wanted: Array, p: Product) -> None:
-    """Only the order of the sums in f32 differs, which may turn the last rounding."""
+    """Asserts that results differ only by the order of f32 sums, which may change the last rounding."""
     unit = {"bf16": 2.0**-8, "f16": 2.0**-11, "f32": 0.0}[p.out]
     found, wanted = found.astype(np.float64), wanted.astype(np.float64)
     sums = 2.0**-24 * p.k * np.sqrt(p.k) * 4
@@ -92,8 +92,10 @@ def test_machine_code(name: str, arch: str) -> None:
 
 
 def test_stores_are_wide_without_shared_memory() -> None:
-    """Weights along k can be read in an order of columns that gives each thread eight neighbours of the result; else
-    four lanes exchange what they have."""
+    """Each thread stores eight adjacent elements.
+
+    Weights along k are read in a column order that allows it. For other weights four lanes exchange elements.
+    """
     direct, around = (PRODUCTS[n].lowered() for n in ("weights along k", "weights along n"))
     for kind, counts in ((kernel.SharedOp, [2, 2]), (kernel.ShuffleOp, [0, 1])):
         assert [sum(isinstance(op, kind) for op in m.walk()) for m in (direct, around)] == counts
@@ -104,7 +106,7 @@ def test_stores_are_wide_without_shared_memory() -> None:
 
 @pytest.mark.parametrize("right", ["nk", "kn"])
 def test_boxes_are_read_without_conflicts(right: str) -> None:
-    """Boxes are swizzled by eight rows, so the columns of the product stay in their order where they are rows."""
+    """The swizzle of TMA tiles avoids bank conflicts, without another order of the columns."""
     p = Product(64, 64, 64, (64, 64), 32, 4, right=right)
     module = parse_module(make_context(), p.text.replace("atom = mma", "atom = mma, copy = tma, stages = 2"), "boxes")
     run_passes(make_context(), module, parse_passes("loop-to-tile,tile-to-kernel"))
@@ -126,7 +128,7 @@ MISTAKES = {
 
 @pytest.mark.parametrize("mistake", MISTAKES)
 def test_mistakes_show(mistake: str) -> None:
-    """Every part of the new operations matters to the result."""
+    """A change of any attribute of ldmatrix or mma makes the result wrong."""
     p = Product(32, 32, 64, (32, 32), 64, 1, right="kn")  # two by four atoms: as many registers of either factor
     module = p.lowered()
     kind = kernel.LdMatrixOp if mistake in ("transposed or not", "sums for exclusive ors") else kernel.MmaOp
@@ -208,8 +210,7 @@ func.func @main(%q: tensor<70x64xbf16>, %kt: tensor<40x64xbf16>, %v: tensor<40x6
 
 @pytest.mark.parametrize(("permission", "products"), [("ieee", 1), ("input_dtype", 2), ("bf16x3", 4)])
 def test_computed_factors_need_a_permission(permission: str, products: int) -> None:
-    """Weights computed in f32 stay with scalar multiply-adds, beside a product on tensor cores, unless permitted to be
-    rounded; in parts they lose nothing."""
+    """An operand computed in f32 stays in scalar multiply-adds, unless rounding or splitting in parts is permitted."""
     module = parse_module(make_context(), ATTENTION, "attention.mlir")
     passes = f"loop-to-tile{{target=sm_89 f32_matmul_precision={permission}}},tile-to-kernel"
     with collect_remarks() as remarks:
@@ -241,7 +242,7 @@ def test_the_planner_splits_weights_where_tensor_cores_are_much_faster(target: s
 
 
 def test_parts_hold_all_of_a_number() -> None:
-    """The three parts of every f32 sum to it, the smallest first; infinities and NaN stay what they are."""
+    """The three bf16 parts of every f32 add up to it, the smallest first. Infinities and NaN remain."""
     program = """
       tile.kernel @k(%x: memref<16x16xf32>, %w: memref<16x16xbf16>, %y: memref<16x16xf32>) blocks () in [] warps 1
         attributes {schedule = #tile.schedule<block = [16, 16], chunk = [16], warps = 1, atom = mma,
@@ -274,8 +275,7 @@ def test_parts_hold_all_of_a_number() -> None:
 
 @pytest.mark.parametrize("warps", [1, 2, 4])
 def test_weights_stay_in_registers(warps: int) -> None:
-    """One warp has two blocks of rows, whose registers are in another order than the product takes; of four, two share
-    rows, and weights have to go through shared memory."""
+    """With one warp the softmax weights stay in registers; with four, two warps share rows and use shared memory."""
     schedule = f"block = [32, 64], chunk = [64, 64], warps = {warps}, atom = mma, f32_matmul_precision = input_dtype"
     text = ATTENTION.replace(
         "tensor<70x64xbf16> {\n    %o",
@@ -307,7 +307,7 @@ def test_an_unknown_permission_is_refused() -> None:
 
 @pytest.mark.parametrize("seed", range(10))
 def test_random_schedules(seed: int) -> None:
-    """Any size, orientation and tile, with plain and asynchronous copies: exactly right, no report, no conflict."""
+    """Random sizes, operand layouts and tiles, with and without asynchronous copies."""
     rng = random.Random(seed)
     p = Product(
         *(rng.randint(1, 130) for _ in range(3)),
@@ -334,7 +334,7 @@ def test_random_schedules(seed: int) -> None:
 @pytest.mark.gpu
 @pytest.mark.parametrize("name", PRODUCTS)
 def test_on_the_device(name: str) -> None:
-    """The hardware's matrices are what the simulator and the host bodies take them for."""
+    """Fragments on a GPU have the layout that the simulator and the emulator assume."""
     from deplodock.backend.cuda.runtime import CudaProgram
     from deplodock.frontend.capture.arrays import to_numpy, to_torch
 

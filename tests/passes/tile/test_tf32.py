@@ -1,4 +1,4 @@
-"""Products of f32 on tensor cores as tf32, where the schedule permits it: from loop nests to the printed text."""
+"""f32 matmuls on tensor cores in tf32, if the schedule permits it, from loop nests to the printed CUDA."""
 
 from __future__ import annotations
 
@@ -43,20 +43,22 @@ TF32 = ("--f32-matmul-precision", "tf32")
 
 @cache
 def emulated() -> dict[str, EmulatedProgram]:
-    """All products for the host, built at once."""
+    """Returns all matmuls, built for the emulator together."""
     return emulated_kernels({name: p.lowered() for name, p in PRODUCTS.items()})
 
 
 def close(found: Array, p: Product, cuts: bool = False) -> None:
-    """Nothing but the order of the sums in f32 differs: bits that a tf32 has not are a thousand times more. Where a
-    tensor core `cuts` its sums, each addition errs by up to one bit in place of half a bit."""
+    """Asserts that only the order of f32 sums differs; an error of tf32 would be a thousand times larger.
+
+    If the tensor core truncates (`cuts`) its sums, each addition errs by up to one unit instead of half a unit.
+    """
     atol = 2.0 ** (-21 if cuts else -22) * p.k
     np.testing.assert_allclose(found.astype(np.float64), p.expected(), rtol=0, atol=atol)
 
 
 @pytest.mark.parametrize("name", PRODUCTS)
 def test_simulated(name: str) -> None:
-    """Exactly and in floats, without a report, and without bank conflicts."""
+    """The simulator computes exact results in the exact domain and close ones in floats, without bank conflicts."""
     p = PRODUCTS[name]
     module, args = p.lowered(), p.inputs()
     assert any(isinstance(op, kernel.MmaOp | kernel.WgmmaOp) for op in module.walk())
@@ -72,7 +74,7 @@ def test_simulated(name: str) -> None:
 
 @pytest.mark.parametrize("name", PRODUCTS)
 def test_emulated(name: str) -> None:
-    """The printed text, with the bodies of its helpers for the host."""
+    """The emulated CUDA is right; emulated tensor cores truncate sums."""
     p = PRODUCTS[name]
     outputs, reports = emulated()[name].run(p.inputs())
     assert not reports, str(reports[0])
@@ -97,7 +99,7 @@ def test_machine_code(name: str, arch: str) -> None:
 
 
 def test_machine_code_of_warpgroups() -> None:
-    """One HGMMA for eight of k, and no rounding of what boxes bring."""
+    """There is one HGMMA per 8 elements of k, and no rounding of operands that TMA loads."""
     for name, count in (("warpgroups", 4), ("warpgroups, boxes", 4)):
         compiled = compile_cubin(print_cuda(PRODUCTS[name].lowered()), "sm_90a")
         (use,) = compiled.kernels.values()
@@ -128,7 +130,7 @@ MISTAKES: dict[str, tuple[type[Operation], Callable[[Any], object]]] = {
 
 @pytest.mark.parametrize("mistake", MISTAKES)
 def test_mistakes_show(mistake: str) -> None:
-    """Each of them changes the result by more than the order of the sums does."""
+    """Each planted bug changes the result by more than the order of addition can."""
     p = Product(64, 64, 64, (64, 64), 64, 1)
     module = p.lowered()
     kind, plant = MISTAKES[mistake]
@@ -142,7 +144,7 @@ def test_mistakes_show(mistake: str) -> None:
 
 
 def test_roundings() -> None:
-    """To the nearest, halves away from zero; or cut."""
+    """Rounding to tf32 to the nearest, halves away from zero; and truncation."""
     unit = 2.0**-10
     x = np.array([1.0, 1 + unit / 2, 1 + unit / 2 - 2.0**-23, -1 - unit / 2, np.inf, -np.inf, np.nan], np.float32)
     rounded = np.array([1.0, 1 + unit, 1.0, -1 - unit, np.inf, -np.inf, np.nan], np.float32)
@@ -153,7 +155,7 @@ def test_roundings() -> None:
 
 
 def test_only_with_permission() -> None:
-    """Products of f32 stay on CUDA cores, and a remark says what would allow more."""
+    """Without permission f32 matmuls use no tensor cores, and a remark names the option that permits it."""
     module = parse_module(
         make_context(), PRODUCTS["odd sizes"].text.replace(", f32_matmul_precision = tf32", ""), "product.mlir"
     )
@@ -165,7 +167,7 @@ def test_only_with_permission() -> None:
 
 @pytest.mark.parametrize(("target", "right", "atom"), [("sm_90a", "nk", "wgmma"), ("sm_80", "kn", "mma")])
 def test_the_planner_takes_it_where_it_may(target: str, right: str, atom: str) -> None:
-    """It is several times faster; without the permission nothing of it is considered."""
+    """With the permission the planner chooses tf32, which is over three times faster. Otherwise no candidate has it."""
     text = re.sub(r" attributes \{schedule = .*>\}", "", Product(1024, 1024, 1024, (64, 64), 32, 4, right=right).text)
     (nest,) = (op for op in parse_module(make_context(), text, "product.mlir").walk() if isinstance(op, loop.NestOp))
     permitted, plain = (rank(NestInfo(nest), get_target(target), p) for p in ("tf32", "ieee"))
@@ -179,7 +181,7 @@ def test_the_planner_takes_it_where_it_may(target: str, right: str, atom: str) -
 
 
 def test_every_pass_is_checked_with_its_tolerance() -> None:
-    """What tf32 leaves out of factors is allowed for; what bf16 would leave out is not."""
+    """The check after each pass tolerates the rounding of operands to tf32, but not to bf16."""
     module = parse_module(make_context(), Product(32, 32, 64, (32, 32), 32, 1).text, "product.mlir")
     checker = Checker(module)
     for one in parse_passes("loop-to-tile,tile-to-kernel"):
@@ -197,7 +199,7 @@ def test_every_pass_is_checked_with_its_tolerance() -> None:
 
 
 def test_every_pass_of_warpgroups_is_checked() -> None:
-    """What threads store for them is fenced by the pass that places barriers; before it nobody asks."""
+    """wgmma needs a fence after threads store operands. It is checked from the pass on that inserts barriers."""
     product = Product(64, 64, 32, (64, 64), 32, 4, decisions="atom = wgmma")
     module = parse_module(make_context(), product.text, "product.mlir")
     checker = Checker(module)
@@ -209,7 +211,7 @@ def test_every_pass_of_warpgroups_is_checked() -> None:
 
 
 def test_torch_has_a_switch() -> None:
-    """`deplodock.compile` does what PyTorch is permitted, unless it is told otherwise."""
+    """`deplodock.compile` follows `torch.set_float32_matmul_precision`, unless its option says otherwise."""
     layer, x = torch.nn.Linear(64, 64), torch.randn(64, 64)
 
     def narrow(permission: str | None = None) -> bool:
@@ -227,7 +229,7 @@ def test_torch_has_a_switch() -> None:
 
 
 def test_command_line(capsys: pytest.CaptureFixture[str]) -> None:
-    """`--f32-matmul-precision tf32` permits it, and the comparison with PyTorch allows for it."""
+    """`--f32-matmul-precision tf32` permits tf32, and the comparison with PyTorch tolerates its error."""
 
     def printed(*args: str) -> str:
         assert cli.main([args[0], "-c", "nn.Linear(96, 64)(torch.randn(70, 96))", *args[1:]]) == 0
@@ -242,7 +244,7 @@ def test_command_line(capsys: pytest.CaptureFixture[str]) -> None:
 
 @pytest.mark.parametrize("decisions", ["atom=mma", "atom=wgmma block=1,1,64,64 warps=4 stages=2 copy=tma"])
 def test_weights_of_attention_stay_in_registers(decisions: str) -> None:
-    """Lanes exchange what the first product gave them for what the second one takes; nothing else of it is stored."""
+    """Softmax weights move from the first matmul to the second by shuffles, not through shared memory."""
     torch.manual_seed(0)
     attend: Callable[..., torch.Tensor] = torch.nn.functional.scaled_dot_product_attention
     args = [torch.randn(1, 1, 64, 64) for _ in range(3)]
@@ -261,7 +263,7 @@ def test_weights_of_attention_stay_in_registers(decisions: str) -> None:
 @pytest.mark.gpu
 @pytest.mark.parametrize("name", PRODUCTS)
 def test_on_the_device(name: str) -> None:
-    """The hardware rounds and cuts what the simulator and the host bodies do."""
+    """A GPU rounds and truncates as the simulator and the emulator do."""
     from deplodock.backend.cuda.runtime import CudaProgram
     from deplodock.frontend.capture.arrays import to_numpy, to_torch
 

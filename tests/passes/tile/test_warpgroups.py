@@ -1,4 +1,4 @@
-"""Products of warpgroups from loop nests to the printed text, with every transport: right, clean, the expected code."""
+"""Matmuls by warpgroups (wgmma), with every kind of copy, from loop nests to the printed CUDA and machine code."""
 
 from __future__ import annotations
 
@@ -40,13 +40,13 @@ DECLINED = ("rows that are not aligned",)
 
 @cache
 def emulated() -> dict[str, EmulatedProgram]:
-    """All products for the host, built at once."""
+    """Returns all matmuls, built for the emulator together."""
     return emulated_kernels({name: p.lowered() for name, p in PRODUCTS.items()})
 
 
 @pytest.mark.parametrize("name", PRODUCTS)
 def test_tiles(name: str) -> None:
-    """The program over tiles computes the product, exactly; partitions and rings are there where boxes are."""
+    """The tile level is exact, and has warp partitions and circular buffers if operands are loaded by TMA."""
     p = PRODUCTS[name]
     module = p.tiles()
     assert any(isinstance(o, WarpSpecializeOp) for o in module.walk()) == (p.copy == "tma" and name not in DECLINED)
@@ -57,7 +57,7 @@ def test_tiles(name: str) -> None:
 
 @pytest.mark.parametrize("name", PRODUCTS)
 def test_emulated(name: str) -> None:
-    """The printed text, whatever arrives first."""
+    """The emulated CUDA is right for any order in which asynchronous operations finish."""
     p = PRODUCTS[name]
     (wanted,) = run(p.parse(), p.inputs(), "typed")
     (found,), reports = emulated()[name].run(p.inputs(), (0, 1, 7))
@@ -85,7 +85,7 @@ def test_emulated(name: str) -> None:
     ],
 )
 def test_simulated(name: str) -> None:
-    """The threads' program: right in the exact domain, and every wait, arrival and fence is there."""
+    """The simulated kernel is exact in the exact domain, with every necessary wait, arrival and fence."""
     p = PRODUCTS[name]
     (wanted,) = run(p.parse(), p.inputs(), "exact")
     found = simulate(p.lowered(), p.inputs(), domain="exact")
@@ -97,7 +97,7 @@ def test_simulated(name: str) -> None:
     "name", ["cp.async", "boxes", "boxes, panels", "clusters", "clusters, patches", "sums of a cluster"]
 )
 def test_machine_code(name: str) -> None:
-    """Warpgroups multiply, boxes are loaded by one thread, nothing spills and no product is serialised."""
+    """Machine code has the expected wgmma and TMA instructions, no spills, and no serialised wgmma."""
     p = PRODUCTS[name]
     compiled = compile_cubin(print_cuda(p.lowered()), "sm_90a")
     (use,) = compiled.kernels.values()
@@ -125,7 +125,7 @@ def _without(module: ModuleOp, kind: type) -> ModuleOp:
     ],
 )
 def test_mistakes_with_rings_are_noticed_over_tiles(mutate, why: str) -> None:
-    """A ring that is misused stands still."""
+    """A misused circular buffer ends in a deadlock, which the tile interpreter reports."""
     p = PRODUCTS["boxes"]
     with pytest.raises(ExecutionError, match=why):
         run(mutate(p.tiles()), p.inputs(), "typed")
@@ -133,7 +133,7 @@ def test_mistakes_with_rings_are_noticed_over_tiles(mutate, why: str) -> None:
 
 @pytest.mark.parametrize("name", ["plain", "boxes"])
 def test_in_flight_over_tiles(name: str) -> None:
-    """Sums in flight are what they are without, as soon as they are waited for."""
+    """Accumulators of asynchronous matmuls have the same values after their wait."""
     p, module = PRODUCTS[name], PRODUCTS[name].tiles()
     run_passes(make_context(), module, parse_passes("tile-pipeline-dots"))
     assert any(isinstance(o, tile.DotAsyncOp) for o in module.walk())
@@ -149,7 +149,7 @@ def test_in_flight_over_tiles(name: str) -> None:
     ],
 )
 def test_late_releases_are_checked_over_tiles(release, why: str) -> None:
-    """Slots are given back in the order in which they were taken."""
+    """Stages of a circular buffer must be released in the order in which they were acquired."""
     module = PRODUCTS["boxes"].tiles()
     run_passes(make_context(), module, parse_passes("tile-pipeline-dots"))
     late = next(o for o in module.walk() if isinstance(o, ConsumerReleaseOp) and o.is_late)
@@ -162,7 +162,7 @@ def test_late_releases_are_checked_over_tiles(release, why: str) -> None:
 
 
 def test_what_was_given_back_is_gone() -> None:
-    """Released in front of the product that reads it, a tile is NaN there."""
+    """A stage that is released before the matmul reads it is NaN there."""
     p = PRODUCTS["boxes"]
     (found,) = run(_released_early(p.tiles()), p.inputs(), "typed")
     assert np.isnan(found.astype(np.float32)).all()
@@ -185,14 +185,13 @@ def _taken_once_more(module: ModuleOp) -> ModuleOp:
 
 
 def test_a_ring_in_front_of_the_roles() -> None:
-    """One for the operands that one product uses first."""
+    """The operands of a matmul share one circular buffer."""
     rings = [o for o in PRODUCTS["boxes"].tiles().walk() if isinstance(o, RingOp)]
     assert [r.result.type.slots.data for r in rings] == [3]
 
 
 def test_products_are_ordered_behind_what_threads_store() -> None:
-    """Without partitions each barrier in front of a product comes with a fence; boxes need neither, but when they
-    leave."""
+    """If threads store operands, barriers before a matmul have a fence. With TMA only the final store needs one."""
     plain, boxes = (PRODUCTS[n].lowered() for n in ("cp.async", "boxes"))
     fences = [sum(isinstance(o, kernel.FenceAsyncOp) for o in m.walk()) for m in (plain, boxes)]
     stores = [sum(isinstance(o, kernel.TmaStoreOp) for o in m.walk()) for m in (plain, boxes)]
@@ -203,7 +202,7 @@ def test_products_are_ordered_behind_what_threads_store() -> None:
 
 @pytest.mark.parametrize(("shape", "warps"), [((64, 8), 4), ((128, 64), 8), ((64, 256), 8), ((256, 128), 16)])
 def test_accumulators(shape: tuple[int, int], warps: int) -> None:
-    """Who holds what, as the hardware has it: PTX ISA, the register fragments of wgmma's D."""
+    """The layout of accumulators is that of wgmma's matrix D in the PTX manual."""
     layout = warpgroup_accumulator(shape, warps)
     assert isinstance(layout, Linear)
     groups = warps // 4
@@ -225,7 +224,7 @@ def test_no_accumulator(shape: tuple[int, int], warps: int) -> None:
 @pytest.mark.parametrize("swizzle", [32, 64, 128])
 @pytest.mark.parametrize("fast", [0, 1])
 def test_boxes(swizzle: int, fast: int) -> None:
-    """Every element where the swizzle puts it: 16-byte pieces move by the bits of the row's place."""
+    """The swizzle of a TMA tile XORs the position of 16-byte pieces with bits of the row's number."""
     shape, row = (128, 128), swizzle // 2
     boxes = boxes_along(shape, fast, 2, swizzle)
     assert boxes == Boxes(fast, row, swizzle)
@@ -257,7 +256,7 @@ NEST = """
 
 
 def test_products_with_roles_share_a_launch() -> None:
-    """Each partition does its part of the one product or of the other, by the number of the block."""
+    """Two matmuls with warp partitions in one launch: each partition works for the matmul that its block belongs to."""
     nests = NEST.format(name="y", n=72) + NEST.format(name="z", n=136)
     text = (
         "func.func @main(%x: tensor<72x136xbf16>, %w_y: tensor<72x136xbf16>, %w_z: tensor<136x136xbf16>)"
@@ -284,7 +283,7 @@ def test_products_with_roles_share_a_launch() -> None:
 
 
 def test_parts_of_accumulators() -> None:
-    """A part of the columns is held by the same threads, in registers of the whole; rows of warps are none."""
+    """Threads have a part of the columns in a subset of their registers. A part of the rows does not exist."""
     whole = warpgroup_accumulator((128, 256), 8)
     assert isinstance(whole, Linear)
     part = whole.part(1, 64)
