@@ -221,7 +221,7 @@ def test_parameters_changed_without_gradients() -> None:
 
 
 def test_arguments_changed_with_gradients() -> None:
-    """A change of an argument with gradients enabled: refused for a leaf that requires gradients, as in eager PyTorch."""
+    """Changes an argument with gradients enabled. Refused for a leaf that requires gradients, as in PyTorch."""
 
     def function(x: torch.Tensor) -> None:
         with torch.enable_grad():

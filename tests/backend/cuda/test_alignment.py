@@ -1,4 +1,4 @@
-"""Register arrays in printed CUDA are aligned to their widest access; the emulator and a check of the text verify it."""
+"""Register arrays in printed CUDA are aligned to their widest access, in the emulator and by a check of the text."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Source locations: lines of the user's Python are comments in the CUDA, and the user's names cannot change the code."""
+"""Source locations: lines of the user's Python are comments in the CUDA; the user's names cannot change the code."""
 
 from __future__ import annotations
 

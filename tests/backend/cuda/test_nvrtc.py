@@ -250,7 +250,7 @@ def test_occupancy() -> None:
 def test_a_text_that_nvrtc_knows_has_a_log(
     version: tuple[int, int], uncached: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """NVRTC 13 has a cache and an empty log for a cached text. A flag disables the cache; older versions lack the flag."""
+    """NVRTC 13 has a cache and an empty log for a cached text. A flag disables the cache; older versions lack it."""
     compiled = set[str]()
 
     def compile_as_nvrtc_does(source: str, flags: tuple[str, ...], name: str) -> bytes:
