@@ -1,4 +1,4 @@
-"""Checking after each pass: equal versions pass, each kind of change is named with the pass that made it."""
+"""The check after each pass: equal modules pass, and a change of results names the pass."""
 
 from __future__ import annotations
 
@@ -123,7 +123,11 @@ LOG_OF_EXP = EXP_OF_LOG.replace("log %x", "exp %x").replace("exp %a", "log %a")
 
 
 def test_a_verdict_has_values_in_floats_and_the_functions_without_laws():
-    """exp(log x) is not x below 0, where log is NaN. log(exp x) is: the exact domain cannot know that, and says so."""
+    """Messages about functions without laws in the exact domain, such as log.
+
+    `exp(log x)` is NaN for x < 0 and not x. `log(exp x)` equals x, which the exact domain cannot know; the message says
+    so.
+    """
     with pytest.raises(ExecutionError, match=r"at \[1\] is -0.132105 instead of nan in float64") as error:
         Checker(module(EXP_OF_LOG)).after("p", module(EXP_OF_LOG.replace("return %b", "return %x")))
     assert "the exact domain knows no laws of math.log; --check-domain float" in str(error.value)
@@ -219,7 +223,7 @@ func.func @main(%x: tensor<6x50xf32>) -> tensor<6x50xf32> {
 
 
 def test_a_lost_guard_against_overflow_is_seen():
-    """A softmax is the same in any frame, in exact arithmetic and for small inputs."""
+    """A softmax with a wrong reference value is right for small inputs, so the check uses large ones too."""
     wrong = SOFTMAX.replace("reduce max", "reduce min")
     with pytest.raises(
         ExecutionError, match="pass p changed the answer for large inputs: result 0 at .* is nan instead"

@@ -1,4 +1,4 @@
-"""How far the checks can be trusted: small changes planted in a compiled kernel, one at a time."""
+"""How many bugs the check after each pass detects: small changes of a kernel, one at a time."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def compiled() -> list[str]:
 
 
 def changes(line: str) -> Iterator[str]:
-    """The line with one number or one operation replaced; a barrier goes away."""
+    """Yields the line with one number or one operation replaced, or an empty line for a barrier."""
     if "kernel.barrier" in line:
         yield ""
     for old, new in SWAPS:
@@ -56,7 +56,7 @@ def changes(line: str) -> Iterator[str]:
 
 
 def verdict(checker: Checker, text: str) -> str:
-    """`caught`, `refused` by the parser or a verifier, or `missed`."""
+    """Returns `caught` by the check, `refused` by the parser or a verifier, or `missed`."""
     try:
         module = parse(text)
         module.verify()

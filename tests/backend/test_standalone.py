@@ -1,4 +1,4 @@
-"""Launch plans, and standalone programs: on the host they pass, with a planted bug they fail, and nvcc builds them."""
+"""Launch plans, and standalone programs: they pass on the host, fail with a planted bug, and compile with nvcc."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def _tensor_level(times: int) -> str:
 
 @pytest.fixture(scope="module")
 def program():
-    """The same program at the kernel level and at the tensor level."""
+    """Returns a program at the kernel level and at the tensor level."""
     return module(KERNEL + MAIN), module(_tensor_level(5))
 
 
@@ -219,7 +219,7 @@ WITH_MAPS = {
 
 @pytest.fixture(scope="module", params=WITH_MAPS)
 def with_maps(request):
-    """A program whose launches take tensor maps: the compiled function and its standalone text."""
+    """Returns the compilation of a program with tensor maps, and its standalone text."""
     function, shapes, dtype = WITH_MAPS[request.param]
     args = tuple(torch.randn(s, dtype=dtype) for s in shapes)
     boxes = "block=64,64 chunk=64 warps=4 atom=wgmma copy=tma stages=2" if request.param == "linear" else None
@@ -242,7 +242,7 @@ def test_standalone_with_a_wrong_tensor_map_fails(with_maps):
 
 
 def test_standalone_encodes_what_the_runtime_does(with_maps, stub_cuda):
-    """The arguments in the text are those that the driver gets when the program is launched."""
+    """The standalone text encodes tensor maps with the arguments that the runtime passes to the driver."""
     from stub_cuda.libcuda import MAPS
 
     compiled, text = with_maps
@@ -275,7 +275,7 @@ def test_nvcc_builds_it_with_tensor_maps(with_maps, tmp_path):
 
 @pytest.fixture(scope="module")
 def cpp() -> tuple[str, list[str]]:
-    """A program of several kernels and types for the CPU, and the command that its first lines name."""
+    """Returns a standalone C++ program of several kernels and types, and the compiler command in its first lines."""
     f = deplodock.compile(_mixed, (torch.randn(40, 64).bfloat16(), torch.randn(64, 48).bfloat16()), target="cpu")
     text = emit_standalone(f.compilation.at("kernel"), f.compilation.at("tensor"), f.compilation.cpp, cpu=True)
     (command,) = re.findall(r"^//   (g\+\+ .*)$", text, re.M)

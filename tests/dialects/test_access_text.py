@@ -1,4 +1,4 @@
-"""Accesses as text: what is read is what was printed, with the operands of the op in the order of their definitions."""
+"""The text of accesses (loads and stores): parsing and printing keep their meaning and the order of operands."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def read(text: str) -> ModuleOp:
 
 
 def expression(random: random.Random, depth: int) -> str:
-    """Text of a random affine expression, with needless parentheses."""
+    """Returns the text of a random affine expression, with unnecessary parentheses."""
     if depth == 0:
         return random.choice(["%i", "%j", "%k", "symbol(%s)", "3", "-7"])
     inner = expression(random, depth - 1)
@@ -53,14 +53,14 @@ def expression(random: random.Random, depth: int) -> str:
 
 
 def value(op: loop.LoadOp, result: AffineExpr, values: dict[str, int]) -> int:
-    """A coordinate of a load for values by their names."""
+    """Returns a coordinate of a load for the values of its indices and symbols, given by name."""
     dims, symbols = ([values[v.name_hint or ""] for v in group] for group in (op.indices, op.symbols))
     return result.eval(dims, symbols)
 
 
 @pytest.mark.parametrize("seed", range(40))
 def test_an_expression_means_what_its_text_says(seed: int) -> None:
-    """Python computes the text that was written and the one that is printed; the latter is printed again unchanged."""
+    """Python evaluates the text to the value of the parsed expression. Printed text is a fixed point."""
     rng = random.Random(seed)
     written = [expression(rng, 4) for _ in range(2)]
     module = read(NEST.format(*written))
@@ -89,7 +89,7 @@ CASES = {
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.parametrize("level", ["tensor", "loop", "tile", "kernel"])
 def test_a_level_that_is_read_back_gives_the_same_kernels(name: str, level: str) -> None:
-    """Its text is a fixed point, its nests have the same keys in records, and the CUDA is the same."""
+    """Parsing a printed level gives the same text, the same keys of nests in records, and the same CUDA."""
     function, shapes = CASES[name]
     compilation = deplodock.compile(function, [torch.zeros(s) for s in shapes], target="sm_90a").compilation
     module = compilation.at(level)

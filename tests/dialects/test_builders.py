@@ -1,4 +1,4 @@
-"""Builders that follow from the definitions of operations."""
+"""Builders that are derived from the definitions of operations."""
 
 from __future__ import annotations
 

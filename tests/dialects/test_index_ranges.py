@@ -1,4 +1,4 @@
-"""Ranges of index arithmetic hold: random expressions, evaluated for every thread."""
+"""Computed ranges of index arithmetic, against the values of random expressions in every thread."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ OPERATIONS = ["addi", "subi", "muli", "divsi", "floordivsi", "remsi", "andi", "m
 
 @st.composite
 def programs(draw: st.DrawFn) -> str:
-    """A kernel in which every thread computes an index of its own and stores it."""
+    """Draws a kernel in which every thread computes and stores an index."""
     lines = ["%v0 = kernel.id lane", "%v1 = kernel.id warp", "%v2 = kernel.id block", "%v3 = kernel.id thread"]
     values = [f"%v{i}" for i in range(4)]
     for number in range(draw(st.integers(1, 8))):

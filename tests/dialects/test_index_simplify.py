@@ -1,4 +1,4 @@
-"""The index simplifier against plain evaluation, and the views that must come out clean."""
+"""The index simplifier against evaluation, and views whose indices must become simple."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ d0, d1, d2, d3 = (AffineExpr.dimension(i) for i in range(4))
 
 @pytest.mark.parametrize("first", range(0, 2000, 500))
 def test_random_expressions_keep_their_values(first: int) -> None:
-    """`python -m fuzz --expressions --count 20000` takes more."""
+    """500 random expressions per test. `python -m fuzz --expressions --count 20000` runs more."""
     assert [problem for seed in range(first, first + 500) if (problem := judge(seed))] == []
 
 
@@ -82,7 +82,7 @@ def test_only_positive_divisors(divisor: int) -> None:
 
 
 def test_what_a_symbol_bounds() -> None:
-    """An index below a symbol is below it whatever its value; nothing else about the symbol but its range is known."""
+    """An index whose bound is a symbol is below this symbol. About other symbols only the range is known."""
     n, other = SymbolAttr.get("n", 4, 100), SymbolAttr.get("m", 4, 100)
     simplifier = Simplifier([n, 4])
     d, e = dim(0), dim(1)

@@ -1,4 +1,4 @@
-"""Linear layouts: every claim of the algebra against enumeration of all holders."""
+"""Linear layouts: every operation against an enumeration of registers, lanes and warps."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from deplodock.dialects.layouts.linear import (
 
 @cache
 def holders(layout: Linear) -> dict[tuple[int, ...], list[tuple[int, int, int]]]:
-    """Coordinate -> everyone who holds it."""
+    """Returns for each coordinate the (register, lane, warp) that have this element."""
     found: dict[tuple[int, ...], list[tuple[int, int, int]]] = {}
     for warp, lane, reg in itertools.product(range(layout.warps), range(LANES), range(layout.registers)):
         found.setdefault(layout.apply(reg, lane, warp), []).append((reg, lane, warp))
@@ -180,7 +180,7 @@ def test_shared_that_misses_elements_is_found() -> None:
 
 
 def brute_force_wavefronts(offsets: list[int], vec: int, element_bytes: int) -> int:
-    """128 bytes move at once: lanes that together ask for more take turns."""
+    """Returns the wavefronts of an access to shared memory, of at most 128 bytes each, by counting banks."""
     lanes_at_once = min(LANES, 128 // (vec * element_bytes))
     total = 0
     for first in range(0, LANES, lanes_at_once):

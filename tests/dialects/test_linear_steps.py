@@ -1,4 +1,4 @@
-"""Registers in another order, read as a sum over the bits of their numbers."""
+"""Registers in another order, as sums of steps over the bits of their numbers."""
 
 from __future__ import annotations
 

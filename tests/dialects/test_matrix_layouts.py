@@ -1,4 +1,4 @@
-"""Layouts of products on tensor cores, element by element against the tables of the PTX manual."""
+"""Layouts of tensor-core operands and accumulators, element by element against the tables of the PTX manual."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ TILES = [
 
 
 def m16n8k16_a(lane: int, i: int) -> tuple[int, int]:
-    """(row, k) of element i of the left fragment."""
+    """Returns (row, k) of element i of the left operand."""
     row = lane >> 2 if i in (0, 1, 4, 5) else (lane >> 2) + 8
     return row, (lane % 4) * 2 + (i & 1) + (8 if i >= 4 else 0)
 
 
 def m16n8k16_b(lane: int, i: int) -> tuple[int, int]:
-    """(k, column) of element i of the right fragment."""
+    """Returns (k, column) of element i of the right operand."""
     return (lane % 4) * 2 + (i & 1) + (8 if i >= 2 else 0), lane >> 2
 
 
 def m16n8k16_c(lane: int, i: int) -> tuple[int, int]:
-    """(row, column) of element i of the accumulator."""
+    """Returns (row, column) of element i of the accumulator."""
     return (lane >> 2) + (0 if i < 2 else 8), (lane % 4) * 2 + (i & 1)
 
 
@@ -52,12 +52,12 @@ def test_one_atom() -> None:
 
 
 def m16n8k8_a(lane: int, i: int) -> tuple[int, int]:
-    """(row, k) of element i of the left fragment of tf32."""
+    """Returns (row, k) of element i of the left operand of tf32."""
     return (lane >> 2) + (8 if i in (1, 3) else 0), lane % 4 + (4 if i >= 2 else 0)
 
 
 def m16n8k8_b(lane: int, i: int) -> tuple[int, int]:
-    """(k, column) of element i of the right fragment of tf32."""
+    """Returns (k, column) of element i of the right operand of tf32."""
     return lane % 4 + 4 * i, lane >> 2
 
 
@@ -71,7 +71,7 @@ def test_one_atom_of_tf32() -> None:
 
 
 def test_fragments_of_f64() -> None:
-    """m8n8k4: a lane has one element of each operand and two neighbouring columns of the sums."""
+    """m8n8k4: a lane has one element of each operand, and two adjacent columns of the accumulator."""
     one = fragments(8, 8, 4, 64)
     assert tuple(layout.registers for layout in one) == (1, 1, 2)
     for lane in range(32):
@@ -81,7 +81,7 @@ def test_fragments_of_f64() -> None:
 
 
 def test_fragments_of_f64_with_sixteen_rows() -> None:
-    """m16n8k8 of f64: the rows from 8 on before the second half of k."""
+    """m16n8k8 of f64: the next eight rows come before the second half of k."""
     one = fragments(16, 8, 8, 64)
     for lane in range(32):
         held = [(lane >> 2) + 8 * (i & 1) for i in range(4)], [lane % 4 + 4 * (i >> 1) for i in range(4)]
@@ -90,7 +90,7 @@ def test_fragments_of_f64_with_sixteen_rows() -> None:
 
 
 def test_fragments_of_16_bits_and_half_the_depth() -> None:
-    """m16n8k8 of 16 bits: the first half of the fragments of m16n8k16."""
+    """m16n8k8 of 16-bit types: the first half of the fragments of m16n8k16."""
     one = fragments(16, 8, 8, 16)
     assert tuple(layout.registers for layout in one) == (4, 2, 4)
     for lane in range(32):
@@ -99,7 +99,7 @@ def test_fragments_of_16_bits_and_half_the_depth() -> None:
 
 
 def test_fragments_of_bytes() -> None:
-    """m16n8k32 of 8 bits: four neighbours along k."""
+    """m16n8k32 of 8-bit types: four adjacent elements along k."""
     one = fragments(16, 8, 32, 8)
     for lane in range(32):
         row = [(lane >> 2) + (0 if i % 8 < 4 else 8) for i in range(16)]
@@ -128,7 +128,7 @@ def test_operands_of_f64_belong_to_their_accumulator(
 def test_operands_of_tf32_belong_to_their_accumulator(
     shape: tuple[int, int], warps: int, rows_first: bool, vec: int
 ) -> None:
-    """Blocks of a fragment are the rows, or columns, of the blocks of the accumulator."""
+    """For each atom of the accumulator, the threads of the operands have its rows and its columns."""
     acc = accumulator(shape, warps, rows_first=rows_first, vec=vec)
     bits = accumulator_bits(acc)
     assert bits is not None
@@ -153,7 +153,7 @@ def test_operands_of_tf32_belong_to_their_accumulator(
 def test_rows_of_f32_become_fragments(
     shape: tuple[int, int], warps: int, rows_first: bool, vec: int, operand: int
 ) -> None:
-    """A row of 16 bytes is four f32, of which each lane gets one."""
+    """ldmatrix on f32: a row of 16 bytes is four f32, one for each of four lanes."""
     acc = accumulator(shape, warps, rows_first=rows_first, vec=vec)
     part = fragment(acc, operand, 8, TF32)
     rows, count = matrix_rows(acc, operand, 8, False, TF32)
@@ -165,13 +165,13 @@ def test_rows_of_f32_become_fragments(
 
 
 def numbered(bits: list[int], value: int) -> int:
-    """`value` with its bits moved to the places `bits`."""
+    """Returns `value` with bit i moved to position `bits[i]`."""
     return sum((value >> i & 1) << bit for i, bit in enumerate(bits))
 
 
 @pytest.mark.parametrize(("shape", "warps", "rows_first", "vec"), TILES)
 def test_operands_belong_to_their_accumulator(shape: tuple[int, int], warps: int, rows_first: bool, vec: int) -> None:
-    """Every element of every atom is the product of the row and the column that its holder says it is."""
+    """For each element of each atom, the operands' threads have the row and the column of the accumulator's element."""
     acc = accumulator(shape, warps, rows_first=rows_first, vec=vec)
     bits = accumulator_bits(acc)
     assert bits is not None
@@ -200,7 +200,7 @@ def test_operands_belong_to_their_accumulator(shape: tuple[int, int], warps: int
 def test_rows_become_fragments(
     shape: tuple[int, int], warps: int, rows_first: bool, vec: int, operand: int, trans: bool
 ) -> None:
-    """What a warp's load of matrices gives each lane is its fragment."""
+    """ldmatrix gives each lane the elements of its fragment."""
     acc = accumulator(shape, warps, rows_first=rows_first, vec=vec)
     part = fragment(acc, operand, 16)
     rows, count = matrix_rows(acc, operand, 16, trans)
@@ -223,7 +223,7 @@ def test_depth_is_in_the_last_registers(operand: int) -> None:
 
 
 def test_parts_of_warps() -> None:
-    """About square, or whole rows; a thread has neighbours to store at once where it may."""
+    """Warps divide a tile into nearly square parts, or into rows. A thread has `vec` adjacent elements if possible."""
     assert accumulator((64, 64), 4).warp == ((0, 32), (32, 0))
     assert accumulator((64, 64), 4, rows_first=True).warp == ((16, 0), (32, 0))
     assert accumulator((128, 64), 8).warp == ((0, 32), (32, 0), (64, 0))

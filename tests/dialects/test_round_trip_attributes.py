@@ -1,4 +1,4 @@
-"""Every operation of our dialects prints and parses back with any further attributes, in its own syntax."""
+"""Every operation of our dialects keeps additional attributes when it is printed and parsed."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ EXTRA: dict[str, Attribute] = {
 
 
 def _modules(path: Path) -> list[ModuleOp]:
-    """The programs of a lit test, apart from those that are refused."""
+    """Returns the modules of a lit test that are valid."""
     found: list[ModuleOp] = []
     for text in path.read_text(encoding="utf-8").split("// -----"):
         try:
@@ -47,7 +47,7 @@ def _modules(path: Path) -> list[ModuleOp]:
 
 
 def _decorated(module: ModuleOp, seed: str) -> list[Operation]:
-    """Our operations in `module`, each with some further attributes."""
+    """Adds random attributes to the operations of our dialects in `module`, and returns these operations."""
     draw = random.Random(seed)
     ours = [op for op in module.walk() if type(op) in OURS]
     for op in ours:

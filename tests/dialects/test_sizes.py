@@ -1,4 +1,4 @@
-"""Symbols get their values from the shapes of `@main`'s arguments, and every promise about them is checked."""
+"""Symbols get their values from the shapes of `@main`'s arguments, and their ranges and relations are checked."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Text with names of types and schedules, with continued lines, and with locations below the module."""
+"""Printed IR with aliases for types and schedules, wrapped lines, and locations after the module."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def read(text: str) -> ModuleOp:
 
 @pytest.mark.parametrize("level", ["torch", "tensor", "loop", "tile", "kernel"])
 def test_text_for_people_is_the_same_program(level: str) -> None:
-    """It is read as what was printed, with all locations, and no line is too wide."""
+    """The text parses to the same program with the same locations, and no line is too wide."""
     args = [torch.zeros(64, 64, dtype=torch.bfloat16), torch.zeros(64), torch.zeros(64, 64, dtype=torch.bfloat16)]
     compilation = deplodock.compile(lambda x, b, w: torch.relu((x + b) @ w.float()), args, target="sm_90a").compilation
     module = compilation.at(level)
@@ -38,7 +38,7 @@ def test_a_string_is_not_broken() -> None:
 
 
 def test_an_op_that_replaces_another_has_both_locations() -> None:
-    """Constants have one location, since all others are of ops that have nothing to do with each other."""
+    """CSE fuses the locations of merged operations. A constant keeps one location, as its users are unrelated."""
     module = read("""
     func.func @main(%x: f32) -> f32 {
       %a = math.exp %x : f32 loc("a.py":1:0)

@@ -1,4 +1,4 @@
-"""The torch dialect against PyTorch's own schemas, and the decompositions against the dialect."""
+"""The torch dialect against PyTorch's operator schemas, and the decompositions against the dialect."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Counting a nest's least work: operands once, operations as often as their values differ."""
+"""The least work of a nest: each operand is loaded once, and each operation runs once per distinct value."""
 
 from __future__ import annotations
 

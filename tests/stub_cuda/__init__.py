@@ -1,11 +1,11 @@
-"""A CUDA driver, CuPy and torch.cuda that run on the host and check every call: for tests where there is no GPU.
+"""A stub of the CUDA driver, CuPy and torch.cuda for tests without a GPU. It runs on the host and checks every call.
 
-Memory of the "device" is memory of the host that torch allocated; `memory.py` knows which. A launch is checked against
-the kernel IR and the printed text (`launches.py`), then the emulator runs it on the very addresses that were passed, so
-results can be compared. While a CUDA graph is captured nothing runs, and what would wait for the device is an error, as
-it is on a GPU. `install` puts all of it in place; in a process of its own `PYTHONPATH=tests/stub_cuda/startup` does.
+Memory of the device is host memory that torch allocated and that `state.py` knows as the device's. A launch is checked
+against the kernel IR and the printed CUDA (`launches.py`); then the emulator runs it on the addresses that were passed.
+While a CUDA graph is captured nothing runs, and a call that would wait for the device is an error. `install` installs
+the stub; in a separate process `PYTHONPATH=tests/stub_cuda/startup` does.
 
-What is not here: PyTorch's own kernels are those of the CPU, and torch.compile gives back the function.
+Differences from a GPU: PyTorch's kernels are those of the CPU, and torch.compile returns the function.
 """
 
 from __future__ import annotations
@@ -23,8 +23,15 @@ __all__ = ["DEVICE", "Device", "OnDevice", "StubError", "install"]
 
 
 def install(put: Callable[[Any, str, Any], object], **device: Any) -> torch_stub.OnDevice:
-    """Put a fresh device in place, with `put(object, name, value)` for attributes: `setattr` for ever, or pytest's
-    `monkeypatch.setattr`. Gives a mode of torch that has to be entered. `device` are properties of the device."""
+    """Installs a new stubbed device.
+
+    Args:
+        put: sets an attribute, called as `put(object, name, value)`: `setattr`, or `monkeypatch.setattr` of pytest.
+        **device: properties of the device, fields of `state.Device`.
+
+    Returns:
+        The torch function mode of the device, which the caller must enter.
+    """
     from deplodock.backend.cuda import runtime
     from deplodock.backend.cuda.runtime import driver
     from deplodock.backend.host import calls

@@ -1,4 +1,4 @@
-"""CuPy 14, as far as the runtime uses it."""
+"""A stub of CuPy 14: the part that the runtime uses."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MAX_DYNAMIC_SHARED = 8
 
 
 class CUDADriverError(RuntimeError):
-    """CuPy's error for a `status` of the driver."""
+    """CuPy's error for a failed call of the driver, with its `status`."""
 
     def __init__(self, text: str, status: int = 1) -> None:
         super().__init__(text)
@@ -50,16 +50,16 @@ class Function:
         Function.pointers[self.ptr] = self
 
     def launch(self, grid: Any, block: Any, shared: int, handle: int, parameters: int) -> None:
-        """Launch it with the parameters whose addresses lie at `parameters`."""
+        """Launches the kernel. `parameters` is the address of an array of pointers to the parameters."""
         self.run(self.request(grid, block, shared, parameters), handle)
 
     def request(self, grid: Any, block: Any, shared: int, parameters: int) -> Request:
-        """What a launch is asked for."""
+        """Returns the launch as data, with the parameters read from memory."""
         arguments = read_parameters(self.source.cuda, self.name, parameters)
         return Request(self.name, grid, block, arguments, shared, self.allowed)
 
     def run(self, request: Request, handle: int) -> None:
-        """Check a launch and do it, on the stream with that handle."""
+        """Checks a launch and runs it on the stream with this handle."""
         checked = check(self.source, request)
         if Device.current() != self.device:
             raise StubError(f"a launch on device {Device.current()} of what is loaded on device {self.device}")
@@ -71,10 +71,10 @@ class Function:
 
 
 class Module:
-    """A module: machine code for the device, with the kernels that are looked up in it."""
+    """Loaded machine code, in which kernels are looked up."""
 
     def load(self, cubin: bytes) -> None:
-        """Raises CUDADriverError for what is no code for the device."""
+        """Loads machine code. Raises CUDADriverError if it is no code for the device."""
         if DEVICE.capturing is not None:
             raise CUDADriverError(CAPTURE_ERROR)
         DEVICE.bind()  # CuPy ensures a context
@@ -90,14 +90,14 @@ class Module:
         self.source = Source(module, text, {9: "sm_90a", 12: "sm_120"}.get(DEVICE.capability[0], f"sm_{number}"))
 
     def get_function(self, name: str) -> Function:
-        """Raises CUDADriverError for a name that the code does not have."""
+        """Returns a kernel by its name in the machine code. Raises CUDADriverError for an unknown name."""
         if name.encode() + b"\0" not in self.cubin:
             raise CUDADriverError("CUDA_ERROR_NOT_FOUND: named symbol not found")
         return Function(self.source, next(k for k, entry in entries(self.source.cuda).items() if entry == name))
 
 
 class Device:
-    """One of two devices as a context manager. torch's tensors are on the first."""
+    """One of two devices, as a context manager. torch's tensors are on device 0."""
 
     @staticmethod
     def current() -> int:
@@ -119,13 +119,13 @@ class Device:
         Device(self._before).use()
 
     def use(self) -> None:
-        """Makes the device the thread's, and its context current: cudaSetDevice."""
+        """Makes this the current device of the thread and its context current, as cudaSetDevice does."""
         DEVICE.thread.device = self._device
         DEVICE.bind()
 
 
 class ExternalStream:
-    """Deprecated by CuPy 14."""
+    """A stream by its handle. CuPy 14 warns that the class is deprecated."""
 
     def __init__(self, ptr: int, device_id: int = -1) -> None:
         warnings.warn("ExternalStream is deprecated. Use Stream.from_external()", DeprecationWarning, stacklevel=2)
@@ -141,7 +141,7 @@ def _set_attribute(pointer: int, attribute: int, value: int) -> None:
 
 
 def _launch_kernel(pointer: int, *how: int) -> None:
-    """cuLaunchKernel."""
+    """Replaces cuLaunchKernel."""
     if len(how) != 10 or not all(type(n) is int for n in how) or how[9]:
         raise StubError(f"cuLaunchKernel is called with {how}")
     _check_status()
@@ -149,7 +149,7 @@ def _launch_kernel(pointer: int, *how: int) -> None:
 
 
 def make_modules() -> dict[str, ModuleType]:
-    """The modules by name, for `sys.modules`."""
+    """Returns the stubbed modules by name, for `sys.modules`."""
     cupy, cuda, function = ModuleType("cupy"), ModuleType("cupy.cuda"), ModuleType("cupy.cuda.function")
     driver = SimpleNamespace(
         CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES=MAX_DYNAMIC_SHARED,

@@ -1,5 +1,7 @@
-"""The part of libcuda that makes and launches CUDA graphs of kernels. What a node is given is copied when it is given,
-as the driver does, so what is written to that memory afterwards changes nothing."""
+"""The functions of libcuda that make and launch CUDA graphs of kernels.
+
+Parameters of a node are copied when they are set, as the driver does. Later writes to their memory have no effect.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,7 @@ INVALID_VALUE = 1
 
 
 class Node(ctypes.Structure):
-    """CUDA_KERNEL_NODE_PARAMS_v2, as cuda.h of CUDA 12 and 13 declares it."""
+    """CUDA_KERNEL_NODE_PARAMS_v2, as declared in cuda.h of CUDA 12 and 13."""
 
     _fields_ = (
         ("func", ctypes.c_uint64),
@@ -34,14 +36,14 @@ class Node(ctypes.Structure):
 
 @dataclass
 class Graph:
-    """Nodes, each a function and what it is launched with, in the order of their dependencies."""
+    """A graph: the nodes in the order of their dependencies, each a kernel and its launch."""
 
     nodes: list[tuple[Any, Request]] = field(default_factory=list[Any])
     instantiated: bool = False
 
 
 class GraphCalls:
-    """The functions of libcuda. `calls` has the name of each call, and the node that it is about."""
+    """The functions of libcuda for graphs. `calls` records the name and the node of each call."""
 
     def __init__(self) -> None:
         self.graphs: dict[int, Graph] = {}
@@ -110,7 +112,7 @@ class GraphCalls:
 
 
 def _copied(what: Any) -> tuple[Any, Request]:
-    """A node's function and parameters, from a pointer to its structure."""
+    """Returns the kernel and a copy of the launch of a node, from a pointer to its parameters."""
     from .cupy_stub import Function
 
     node = Node.from_buffer_copy(what._obj)
@@ -122,7 +124,7 @@ def _copied(what: Any) -> tuple[Any, Request]:
 
 
 def _own(argument: Any) -> Any:
-    """A tensor map is a view of the caller's memory."""
+    """Returns a copy of an argument if it is a tensor map, which is a view of the caller's memory."""
     if not isinstance(argument, np.ndarray):
         return argument
     raw = np.zeros(128 + 64, np.uint8)

@@ -1,4 +1,4 @@
-"""What a launch has to be: checked against the kernel IR and the printed text, then run by the emulator."""
+"""Checks launches against the kernel IR and the printed CUDA, and runs them in the emulator."""
 
 from __future__ import annotations
 
@@ -44,8 +44,10 @@ _HEAD = (
 
 
 class Source:
-    """A loaded program: the IR at the kernel level, and the text that was compiled. A program that was made from a plan
-    has no IR; then launches are checked against the plan."""
+    """A loaded program: the IR at the kernel level and the compiled CUDA.
+
+    A program that was made from a launch plan has no IR; its launches are checked against the plan.
+    """
 
     def __init__(self, module: ModuleOp | LaunchPlan, cuda: str, arch: str) -> None:
         self.plan = module if isinstance(module, LaunchPlan) else None
@@ -57,13 +59,13 @@ class Source:
 
     @cached_property
     def built(self) -> Any:
-        """The program for the emulator."""
+        """The program, compiled for the emulator."""
         return compile_many([self.cuda])[0]
 
 
 @dataclass
 class Request:
-    """What a launch was asked for, as the driver gets it."""
+    """Arguments of a launch, as the driver gets them."""
 
     name: str
     grid: tuple[int, ...]
@@ -76,7 +78,7 @@ class Request:
 
 @dataclass
 class Checked:
-    """A launch whose arguments are right: what the emulator needs of them."""
+    """A checked launch, with the data that the emulator needs."""
 
     source: Source
     request: Request
@@ -89,7 +91,7 @@ class Checked:
     size_bytes: int
 
     def run(self) -> None:
-        """Run it on the memory that was passed. Raises StubError for what the emulator reports."""
+        """Runs the launch on the memory of its arguments. Raises StubError for an error that the emulator reports."""
         written = self.written
         given = [Buffer(f"p{i}", s, d, 0, 0) for i, (s, d) in enumerate(zip(self.shapes, self.dtypes, strict=True))]
         results = [Buffer(f"r{i}", given[i].shape, given[i].dtype, 0, 0, written=True) for i in written]
@@ -116,7 +118,7 @@ def _read(address: int, buffer: Buffer) -> np.ndarray:
 
 
 def check(source: Source, request: Request) -> Checked:
-    """Check a launch against everything that is known of its kernel. Raises StubError."""
+    """Checks a launch against the IR and the text of its kernel. Raises StubError if they disagree."""
     if source.plan is not None:
         return _planned(source, source.plan, request)
     func = source.kernels[request.name]
@@ -151,7 +153,7 @@ def check(source: Source, request: Request) -> Checked:
 
 
 def _planned(source: Source, plan: LaunchPlan, request: Request) -> Checked:
-    """A launch of a plan without IR: the types of its arguments, its shape, and its maps."""
+    """Checks a launch of a program without IR: types of arguments, grid and block, and tensor maps."""
     launch = next(x for x in plan.launches if x.kernel == request.name)
     head = re.search(_HEAD % request.name, source.cuda)
     signature = _signature(head[3]) if head is not None else []
@@ -174,7 +176,7 @@ def _planned(source: Source, plan: LaunchPlan, request: Request) -> Checked:
 
 
 def _signature(parameters: str) -> list[str]:
-    """What each parameter is: a pointer, a map, or a number by its C type."""
+    """Returns the kind of each parameter: `pointer`, `map`, or the C type of a number."""
     found: list[str] = []
     for text in parameters.split(", ") if parameters else []:
         number = re.match(r"(int|long long) \w+$", text)
@@ -186,7 +188,13 @@ def _signature(parameters: str) -> list[str]:
 
 
 def read_parameters(cuda: str, name: str, address: int) -> tuple[Any, ...]:
-    """The parameters of a kernel, whose addresses lie at `address`, as the driver copies them."""
+    """Returns the parameters of a kernel from an array of their addresses, copied as the driver does.
+
+    Args:
+        cuda: text with the kernel's signature.
+        name: name of the kernel.
+        address: address of the array of pointers.
+    """
     head = re.search(_HEAD % name, cuda)
     if head is None:
         raise StubError(f"the text has no kernel {name}")
@@ -207,7 +215,7 @@ _NUMPY_TYPES = {"pointer": np.uint64, "int": np.int32, "long long": np.int64}
 
 
 def _check_type(name: str, number: int, kind: str, value: Any) -> None:
-    """CuPy passes a NumPy scalar by its bytes, and an array only if it is of one record."""
+    """Raises StubError unless CuPy could pass a value: a NumPy scalar of the type, or one record for a map."""
     if kind == "map":
         right = isinstance(value, np.ndarray) and value.shape == (1,)
     else:
@@ -217,7 +225,7 @@ def _check_type(name: str, number: int, kind: str, value: Any) -> None:
 
 
 def _check_shape(source: Source, request: Request, func: kernel.FuncOp, sizes: Sizes, cluster: int, bound: int) -> None:
-    """Grid, block, cluster and shared memory."""
+    """Checks grid, block, cluster and shared memory of a launch."""
     name, target = request.name, get_target(source.arch)
     grid = (prod(_count(sizes, n) for n in func.grid_shape), 1, 1)
     if request.grid != grid or not 0 < grid[0] <= MOST_BLOCKS:
@@ -238,7 +246,7 @@ def _count(sizes: Sizes, factor: Any) -> int:
 
 
 def _shape(t: Any, sizes: Sizes, address: int) -> tuple[int, ...]:
-    """The extents of a buffer. A first one that no kernel computes with is not passed: then it is what is there."""
+    """Returns the shape of a buffer. A first extent that the kernel does not get follows from the allocation."""
     extents, item = extents_of(t), dtype_of(t).bytes
     known = [sizes.values.get(getattr(e, "hint", ""), e) for e in extents]
     if known and not isinstance(known[0], int):
@@ -247,7 +255,7 @@ def _shape(t: Any, sizes: Sizes, address: int) -> tuple[int, ...]:
 
 
 def _check_memory(name: str, func: kernel.FuncOp, addresses: Sequence[int], shapes: Sequence[tuple[int, ...]]) -> None:
-    """Every buffer lies in one allocation, aligned; nothing that is written is also another argument."""
+    """Checks that each buffer is inside of one allocation and aligned, and that written buffers overlap no other."""
     ranges: list[tuple[int, int, bool]] = []
     for number, (arg, address, shape) in enumerate(zip(func.body.block.args, addresses, shapes, strict=True)):
         size = prod(shape) * dtype_of(arg.type).bytes  # pyright: ignore
@@ -266,7 +274,11 @@ def _check_memory(name: str, func: kernel.FuncOp, addresses: Sequence[int], shap
 def _check_map(
     op: kernel.TensorMapOp, found: EncodedMap, address: int, shape: tuple[int, ...]
 ) -> tuple[tuple[int, ...], str, tuple[int, ...], int]:
-    """An encoded map against the IR's, and against the buffer that is passed with it."""
+    """Checks an encoded tensor map against the IR and against the buffer of the launch.
+
+    Returns:
+        Shape and element type of the tensor, shape of the box, and the swizzle in bytes.
+    """
     t = op.result.type
     assert isinstance(t, kernel.TensorMapType)
     dtype = dtype_of(t.element).name

@@ -1,5 +1,4 @@
-"""libcuda as `backend/cuda/runtime/driver.py` calls it: the version, and tensor maps, whose arguments are checked as
-documented."""
+"""A stub of libcuda for `backend/cuda/runtime/driver.py`: the version, and tensor maps with checked arguments."""
 
 from __future__ import annotations
 
@@ -25,7 +24,7 @@ MAP_WORD = 0x5441474D41505354
 
 @dataclass(frozen=True)
 class EncodedMap:
-    """The arguments of one cuTensorMapEncodeTiled, fastest dimension first."""
+    """Arguments of a call of cuTensorMapEncodeTiled; the fastest dimension comes first."""
 
     type: int
     address: int
@@ -39,7 +38,7 @@ class EncodedMap:
     fill: int
 
     def problems(self) -> list[str]:
-        """What the driver API reference forbids."""
+        """Returns violations of the rules in the reference of the driver API."""
         item, row = ITEMS.get(self.type, 0), SWIZZLED.get(self.swizzle)
         inner = self.box[0] * item
         span = [e * s for e, s in zip(self.extents, (item, *self.strides), strict=True)]
@@ -71,7 +70,7 @@ MAPS: list[EncodedMap] = []
 
 
 class Library(GraphCalls):
-    """What `ctypes.CDLL("libcuda.so.1")` gives."""
+    """The result of `ctypes.CDLL("libcuda.so.1")`."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -83,7 +82,7 @@ class Library(GraphCalls):
         return 0
 
     def cuTensorMapEncodeTiled(self, result: Any, kind: Any, rank: Any, address: Any, *rest: Any) -> int:
-        """Encodes the number of what it was called with. The types are those of the C declaration."""
+        """Records the arguments, and encodes their index in `MAPS` as the map. Types are those of the C declaration."""
         if status := DEVICE.status():
             return status
         extents, strides, box, steps, *modes = rest
@@ -107,7 +106,7 @@ class Library(GraphCalls):
 
 
 def decoded(record: np.ndarray) -> EncodedMap:
-    """The map in a launch's argument. Raises StubError for what is none."""
+    """Returns the tensor map in an argument of a launch. Raises StubError if it is none."""
     words = np.frombuffer(record.tobytes(), np.uint64)
     if record.nbytes != 128 or record.ctypes.data % 64 or words[0] != MAP_WORD:
         raise StubError("an argument that should be an encoded tensor map, 128 bytes at a multiple of 64, is none")
@@ -115,7 +114,7 @@ def decoded(record: np.ndarray) -> EncodedMap:
 
 
 def open_library(name: Any, *args: Any, **kwargs: Any) -> Any:
-    """`ctypes.CDLL`, with a libcuda."""
+    """Replaces `ctypes.CDLL`: returns the stub for libcuda."""
     return Library() if name == "libcuda.so.1" else _CDLL(name, *args, **kwargs)
 
 

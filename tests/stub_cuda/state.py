@@ -1,4 +1,4 @@
-"""The device: what is allocated, which streams there are, and what is being captured."""
+"""State of the stubbed device: allocated memory, the current stream, and the graph under capture."""
 
 from __future__ import annotations
 
@@ -17,30 +17,30 @@ CAPTURE_ERROR = "CUDA error: operation not permitted when stream is capturing"
 
 
 class StubError(AssertionError):
-    """Something that the real device, driver or CuPy would refuse, or that is not what the IR says."""
+    """Error for a call that the real device, driver or CuPy would refuse, or that contradicts the IR."""
 
 
 class Memory:
-    """Which tensors are on the device: by their storages, as long as these live."""
+    """The tensors on the device, by their storages while these are alive."""
 
     def __init__(self) -> None:
         self.storages: dict[int, tuple[StorageWeakRef, int, int]] = {}
 
     def add(self, tensor: torch.Tensor) -> torch.Tensor:
-        """`tensor` is on the device from now on, with all that shares its storage."""
+        """Puts `tensor`, and all tensors that share its storage, on the device. Returns the tensor."""
         storage = tensor.untyped_storage()
         self.storages[storage._cdata] = (StorageWeakRef(storage), storage.data_ptr(), storage.nbytes())
         return tensor
 
     def has(self, tensor: torch.Tensor) -> bool:
-        """Whether `tensor` is on the device."""
+        """Returns true if `tensor` is on the device."""
         key = tensor.untyped_storage()._cdata
         if key in self.storages and self.storages[key][0].expired():
             del self.storages[key]
         return key in self.storages
 
     def after(self, address: int) -> int | None:
-        """How many bytes there are from `address` to the end of its allocation; None outside of all."""
+        """Returns the bytes from `address` to the end of its allocation, or None outside of all allocations."""
         for key, (reference, start, size) in list(self.storages.items()):
             if reference.expired():
                 del self.storages[key]
@@ -51,26 +51,26 @@ class Memory:
 
 @dataclass(frozen=True)
 class Stream:
-    """A stream, by its handle. 0 is the default one."""
+    """A stream, identified by its handle. The default stream is 0."""
 
     cuda_stream: int
 
     def synchronize(self) -> None:
-        """Wait for it."""
+        """Waits for the stream."""
         DEVICE.synchronise("Stream.synchronize")
 
     def wait_stream(self, other: Stream) -> None:
-        """Order: there is one thread, so all is in order."""
+        """Does nothing, because all work runs in order."""
 
 
 class Graph:
-    """A CUDA graph: what was done while it was captured, to be done again."""
+    """A CUDA graph: the steps that were captured, to be replayed."""
 
     def __init__(self, *_: Any, **__: Any) -> None:
         self.steps: list[Callable[[], object]] = []
 
     def replay(self) -> None:
-        """Do it."""
+        """Runs the captured steps."""
         if DEVICE.capturing is not None:
             raise RuntimeError(CAPTURE_ERROR)
         for step in self.steps:
@@ -79,7 +79,7 @@ class Graph:
 
 @dataclass
 class Device:
-    """One H200, by what programs ask of it."""
+    """The state of the stubbed device, an H200."""
 
     name: str = "NVIDIA H200 (stub)"
     capability: tuple[int, int] = (9, 0)
@@ -97,16 +97,18 @@ class Device:
     lost: bool = False
 
     def bind(self) -> None:
-        """Makes the context current in the calling thread. Functions of PyTorch do not: in which of them the real one
-        does depends on its version and on the state of its allocator."""
+        """Makes the context current in the calling thread.
+
+        Functions of PyTorch do not. Which functions of the real PyTorch do depends on its version and its allocator.
+        """
         self.thread.bound = True
 
     def status(self) -> int:
-        """Returns the status of a call of the driver in the calling thread."""
+        """Returns the status of a driver call in this thread: lost device, no current context, or 0."""
         return LAUNCH_FAILED if self.lost else 0 if hasattr(self.thread, "bound") else INVALID_CONTEXT
 
     def synchronise(self, what: str) -> None:
-        """The host waits for the device. An error while a graph is captured, or after a kernel has trapped."""
+        """Lets the host wait for the device. Raises RuntimeError during a capture and after a kernel has trapped."""
         if self.lost:
             raise RuntimeError("CUDA error: unspecified launch failure\nCompile with ...")
         if self.capturing is not None:
@@ -115,7 +117,7 @@ class Device:
             raise RuntimeError(f"called a synchronizing CUDA operation ({what})")
 
     def run(self, step: Callable[[], object], stream: int) -> None:
-        """Do `step` on the stream with that handle: now, or whenever the graph that is captured is replayed."""
+        """Runs `step` on the stream with this handle now, or adds it to the graph under capture."""
         if self.capturing is None:
             step()
             return
@@ -130,6 +132,6 @@ DEVICE = Device()
 
 
 def reset(**changes: Any) -> Device:
-    """A fresh device, with these properties."""
+    """Resets the device and sets these properties. Returns the device."""
     DEVICE.__init__(**changes)
     return DEVICE

@@ -1,4 +1,4 @@
-"""torch.cuda on the host: tensors that are said to be on the device, streams, events and CUDA graphs."""
+"""A stub of torch.cuda on the host: tensors marked as on the device, streams, events and CUDA graphs."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def _to_cuda(device: Any) -> bool:
 
 
 class OnDevice(TorchFunctionMode):
-    """Every call of torch: what it makes of tensors on the device, or for it, is on the device."""
+    """Torch function mode: results of calls with device tensors, or for the device, are marked as on the device."""
 
     paused = False
 
@@ -75,7 +75,7 @@ class OnDevice(TorchFunctionMode):
         return result
 
     def _moved(self, func: Any, name: str, args: Any, kwargs: Any) -> Any:
-        """`.cuda()`, `.cpu()` and `.to(...)`: a copy where the place changes."""
+        """Runs `.cuda()`, `.cpu()` or `.to(...)`. Copies the tensor if its device changes."""
         tensor, *rest = args
         named = [kwargs.get("device"), *rest]
         was = DEVICE.memory.has(tensor)
@@ -99,7 +99,7 @@ class OnDevice(TorchFunctionMode):
 
 
 def _again(func: Any, args: Any, kwargs: Any, made: list[torch.Tensor]) -> None:
-    """What PyTorch did while a graph was captured, once more, into the same tensors."""
+    """Replays a PyTorch call of a captured graph into the same result tensors."""
     OnDevice.paused = True
     try:
         new = [t for t in pytree.tree_leaves(func(*args, **kwargs)) if isinstance(t, torch.Tensor)]
@@ -111,7 +111,7 @@ def _again(func: Any, args: Any, kwargs: Any, made: list[torch.Tensor]) -> None:
 
 
 class Event:
-    """An event, by the host's clock."""
+    """An event, timed by the clock of the host."""
 
     def __init__(self, enable_timing: bool = False, **_: Any) -> None:
         self.at = 0.0
@@ -123,7 +123,7 @@ class Event:
         DEVICE.synchronise("Event.synchronize")
 
     def elapsed_time(self, end: Event) -> float:
-        """Milliseconds."""
+        """Returns the milliseconds from this event to `end`."""
         return max((end.at - self.at) * 1e3, 1e-4)
 
 
@@ -173,7 +173,7 @@ _GENERATOR = torch.Generator
 
 
 class _Generator(_GENERATOR):
-    """A generator of the device is one of the host."""
+    """A random generator; one for the device is a generator of the host."""
 
     def __new__(cls, device: Any = "cpu") -> Any:
         return _GENERATOR.__new__(cls, "cpu")  # pyright: ignore
@@ -184,7 +184,7 @@ def _bypassed(function: Any = None, **_: Any) -> Any:
 
 
 def _without_device(real: Callable[..., Any]) -> Callable[..., Any]:
-    """`torch.export` sees tensors of the host, no device, and no mode of ours."""
+    """Returns `real`, called with host tensors and without the mode, for `torch.export`."""
 
     def call(*args: Any, **kwargs: Any) -> Any:
         OnDevice.paused = True
@@ -197,7 +197,7 @@ def _without_device(real: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def patch(put: Callable[[Any, str, Any], object]) -> OnDevice:
-    """Put all of it in place with `put(object, name, value)`; gives the mode, which is to be entered."""
+    """Installs the stub of torch.cuda by calls `put(object, name, value)`. Returns the mode, which must be entered."""
     values: dict[str, Any] = {
         "is_available": lambda: not OnDevice.paused,
         "is_initialized": lambda: not OnDevice.paused,

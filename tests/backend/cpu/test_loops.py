@@ -132,7 +132,7 @@ def test_rows_that_are_looked_up_are_loaded_as_vectors() -> None:
 
 @pytest.mark.parametrize("isa", ["avx512", "avx2", "sse"])
 def test_gathers_read_what_is_inside(isa: str) -> None:
-    """Gathers of 4 and 8-byte elements by indices of both widths. Lanes whose index is outside of the buffer read nothing."""
+    """Gathers of 4 and 8-byte elements by indices of both widths. A lane whose index is outside reads nothing."""
     rows, i = torch.arange(3)[:, None], torch.randint(-40, 40, (3, 37), generator=torch.Generator().manual_seed(0))
     i[:, :4] = torch.tensor([0, 39, -1, -40])
     beyond = i.clone()

@@ -1,4 +1,4 @@
-"""The exact domain: field laws, exp as a homomorphism, IEEE specials, and that it catches what it is there for."""
+"""The exact domain: laws of its arithmetic, exp as a homomorphism, infinities and NaN, and bugs that it detects."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ def naive(q, k, v):
 
 
 def blockwise(q, k, v, size: int, *, rescale: bool = True, dropped: int = 0):
-    """Attention with a running maximum, in chunks of keys; the options plant mistakes."""
+    """Returns attention with a running maximum, in chunks of keys. Options plant bugs: no rescaling, dropped keys."""
     m = np.full(len(q), NEG_INF)
     total, acc = np.full(len(q), ZERO), np.full((len(q), v.shape[1]), ZERO)
     for start in range(0, len(k) - dropped, size):

@@ -1,4 +1,4 @@
-"""Integer division and shifts have a result in every lane and in every executor, also in lanes that hold no element."""
+"""Integer division and shifts are defined in every lane and executor, also in lanes without an element."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ KINDS = {"int8": torch.int8, "int32": torch.int32, "int64": torch.int64, "uint8"
 
 
 def numbers(dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
-    """Dividends and divisors: all pairs of some, the least and the greatest among them, and zero."""
+    """Returns dividends and divisors: all pairs of some numbers, with the ends of the range and zero."""
     info = torch.iinfo(dtype)
     some = torch.tensor(
         [info.min, info.min + 1, info.max, 7, 2, 1, 0, *([-1, -2, -7] if info.min else [3])], dtype=dtype
@@ -22,7 +22,7 @@ def numbers(dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def arithmetic(a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, ...]:
-    """Every operator that divides integers."""
+    """Returns the result of every operator that divides integers."""
     return (
         a // b,
         torch.div(a, b, rounding_mode="trunc"),
@@ -76,7 +76,7 @@ def test_quotients_by_zero() -> None:
 
 
 def shifted(a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, ...]:
-    """Both shifts, and one after the other."""
+    """Returns a left shift, a right shift, and a left shift followed by a right shift."""
     return a << b, a >> b, (a << b) >> b
 
 
@@ -93,7 +93,7 @@ def test_shifts_by_any_number_of_bits(name: str) -> None:
 
 @pytest.mark.parametrize("executor", ["emulator", "simulator"])
 def test_shifts_in_lanes_outside_of_the_tensor(executor: str) -> None:
-    """Of what is no element a place is 0, and one less is no number of bits."""
+    """A lane without an element loads 0, so it shifts by `0 - 1`, which is no valid number of bits."""
     a, b = torch.arange(5 * 37).reshape(5, 37), torch.randint(1, 9, (5, 37))
     compiled = deplodock.compile(lambda a, b: ((a << (b - 1)) >> (b - 1)).sum(1), (a, b), executor=executor)
     assert torch.equal(compiled(a, b), a.sum(1))

@@ -1,4 +1,4 @@
-"""Every op of the executable levels has an execution."""
+"""Every operation of the executable levels is implemented by the interpreter."""
 
 from __future__ import annotations
 

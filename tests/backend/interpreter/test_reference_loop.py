@@ -1,4 +1,4 @@
-"""Nests beyond contractions: domains, symbols, nested and staged reductions, pieces."""
+"""The interpreter at the loop level: domains, symbols, nested and staged reductions, execution in pieces."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def expected_nested(x, w, t):
 
 @pytest.mark.parametrize("limit", [1 << 25, 40, 1])
 def test_nested_reductions_domains_and_symbols(limit: int, monkeypatch: pytest.MonkeyPatch):
-    """`limit` makes the same nest run in pieces."""
+    """A small `limit` of elements makes the interpreter run the nest in pieces."""
     monkeypatch.setattr(loop_level, "MAX_ELEMENTS", limit)
     x, w, t = floats(9, 8), floats(3), RNG.integers(-3, 12, 20)
     want = expected_nested(x.astype(np.float64), w.astype(np.float64), t)
@@ -125,7 +125,7 @@ def test_nested_reductions_domains_and_symbols(limit: int, monkeypatch: pytest.M
 
 
 def test_a_large_nest_needs_no_large_arrays():
-    """64 x 512 x 2048 x 8 bytes would be half a gigabyte."""
+    """All terms at once (64 x 512 x 2048 x 8 bytes) would take half a gigabyte."""
     text = """
     func.func @main(%x: tensor<64x2048xf32>, %y: tensor<512x2048xf32>) -> tensor<64x512xf32> {
       %r = loop.nest (%i, %j) in [64, 512] -> tensor<64x512xf32> {
@@ -147,8 +147,11 @@ def test_a_large_nest_needs_no_large_arrays():
 
 
 def test_sizes_of_nested_sums_of_products():
-    """The array of the scores is the largest: neither the index of a sum whose result is used, nor products that are
-    only summed count. With them, attention of 1,024 tokens ran in 33,824 pieces, and tune's budget was over before."""
+    """The largest array of attention is that of the scores.
+
+    Indices of contractions do not count, because their terms are not stored. Regression: with them, attention of 1,024
+    tokens ran in 33,824 pieces.
+    """
     text = """
     func.func @main(%q: tensor<64x16xf32>, %k: tensor<32x16xf32>, %v: tensor<32x8xf32>) -> tensor<64x8xf32> {
       %r = loop.nest (%i, %n) in [64, 8] -> tensor<64x8xf32> {

@@ -1,4 +1,4 @@
-"""The tensor and loop levels, executed, against NumPy and PyTorch."""
+"""The interpreter at the tensor and loop levels, against NumPy and PyTorch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Block programs, executed: grids, tails, loops, gathers, and stores that go wrong."""
+"""The interpreter at the tile level: grids, partial blocks, loops, gathers, and refused stores."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def gemm_args():
 
 @pytest.mark.parametrize("limit", [1 << 24, 256])
 def test_contraction_with_tails(limit: int, monkeypatch: pytest.MonkeyPatch):
-    """`limit` makes the grid run block by block."""
+    """A small `limit` of elements makes the interpreter run the grid block by block."""
     monkeypatch.setattr(tile_level, "MAX_ELEMENTS", limit)
     x, w, b = gemm_args()
     want = x.astype(np.float64) @ w + b
@@ -111,7 +111,7 @@ def test_an_element_written_twice_is_an_error():
 
 
 def test_loops_of_different_length_in_different_blocks():
-    """Block i sums its first i + 1 chunks; the last block none at all of those it has no bound for."""
+    """Block i sums its first i + 1 chunks."""
     text = """
     tile.kernel @k0(%x: memref<32xf32>, %y: memref<4xf32>) blocks (%i) in [4] warps 1 {
       %lo = arith.constant 0 : index

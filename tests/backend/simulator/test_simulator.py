@@ -1,4 +1,4 @@
-"""The SIMT simulator: a clean kernel with a block-wide reduction, and every kind of mistake planted in it."""
+"""The simulator of kernels: a correct kernel with a reduction over a block, and each kind of bug planted in it."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def findings(text: str, *args) -> dict[str, str]:
 
 
 def objections(text: str, *args) -> dict[str, str]:
-    """What the emulator has against the printed text: the simulator knows no order of accesses."""
+    """Returns the emulator's reports on the printed CUDA by kind, because the simulator does not order accesses."""
     program = module(text)
     run_passes(make_context(), program, parse_passes("kernel-allocate-shared"))
     _, reports = run_cuda_on_cpu(print_cuda(program), make_plan(program), list(args), (0,))
@@ -173,7 +173,7 @@ def test_equal_duplicate_stores_are_counted_not_reported():
 
 
 def test_a_loop_carries_a_race_around():
-    """Every round writes, waits and reads; nothing keeps the next round's write behind this round's read."""
+    """Each iteration writes, waits and reads, but nothing orders the next iteration's write after the read."""
     loop = """
     kernel.func @k0(%x: memref<64xf32>, %y: memref<64xf32>) grid [1] warps 2 {{
       %t = kernel.id thread
