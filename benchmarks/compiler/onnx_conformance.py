@@ -24,14 +24,14 @@ from typing import Any
 
 import click
 import numpy as np
+import onnx
+from onnx import ModelProto, TensorProto, numpy_helper
 
 import deplodock
-import onnx
 from deplodock.errors import CompileError
 from deplodock.extras.onnx.model import OnnxModule, prepared
 from deplodock.extras.onnx.registry import RULES, load_rules
 from deplodock.extras.onnx.values import DTYPES, to_array, to_tensor
-from onnx import ModelProto, TensorProto, numpy_helper
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "onnx.md"
 EXECUTORS = ("reference", "cpu")

@@ -11,13 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
-from torch import nn
-from torch.export import Dim
-
 import onnx
+import torch
 from onnx import AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto, TypeProto, helper
 from onnx.reference import ReferenceEvaluator
+from torch import nn
+from torch.export import Dim
 
 from ...errors import CompileError
 from .registry import HOST_RULES, RULES, STRUCTURES, Rule, load_rules

@@ -24,9 +24,8 @@ from importlib import import_module
 from pkgutil import iter_modules
 from typing import Any, Protocol, TypeAlias
 
-from torch import Tensor
-
 from onnx import GraphProto, NodeProto
+from torch import Tensor
 
 from .values import Env, HostArray, OnnxError, Value
 

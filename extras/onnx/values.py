@@ -13,7 +13,6 @@ from typing import Any, TypeAlias
 import ml_dtypes
 import numpy as np
 import torch
-
 from onnx import TensorProto, numpy_helper
 
 from ...errors import CompileError

@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import torch
-
 from onnx import NodeProto
 
 from ..registry import STRUCTURES, Subgraphs, refuse
