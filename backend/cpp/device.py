@@ -237,8 +237,11 @@ def _mma_cases() -> list[dict[str, str]]:
 def _tma_cases() -> list[dict[str, str]]:
     """Returns the words of the TMA helpers: `$rank` is the number of dimensions.
 
-    Helpers have the coordinates in the order of the IR, contiguous dimension last. `$ints` are the parameters, `$at`
-    their names, `$reversed` the operands of the assembly, and `$from2` to `$from4` the operands' numbers from there on.
+    Helpers take the coordinates in the order of the IR, contiguous dimension last; the assembly has the reverse order.
+
+    - `$ints`: parameters for the coordinates. `$at`: their names.
+    - `$reversed`: the coordinates as operands of the assembly.
+    - `$from2`, `$from3`, `$from4`: numbers of these operands in the assembly, if the first one is number 2, 3 or 4.
     """
     return [
         {
@@ -282,7 +285,7 @@ def read_helpers(text: str) -> dict[str, Helper]:
         head, _, body = section.partition("\n")
         head, _, cases = head.partition(" for ")
         key, _, needs = head.partition(" needs ")
-        # Comments are not printed: those before a function, and those after a section, which introduce the next ones.
+        # Comments are not printed. A comment at the end of a section introduces the following sections.
         cuda, _, host = re.sub(r"^// .*\n", "", body, flags=re.MULTILINE).strip().partition("\n//// host\n")
         for words in _cases(cases):
             name, device, host_text = (Template(t).safe_substitute(words) for t in (key, cuda, host))

@@ -208,7 +208,7 @@ def offset(writer: Writer, op: AddressedOp, r: Register) -> Expr:
     base = _base(writer, op, r)
     base = writer.find(base.text) or base
     low = op.vec.data.bit_length() - 1
-    if op.xor is not None:  # a buffer of one dimension
+    if op.xor is not None:  # swizzled memory, whose buffer has one dimension
         return xor_address(base, r, [b[0] for b in op.reg_bases], low)
     for sizes, pitch in _pitches_by_sizes(op).items():
         distance = terms(r, _steps(op, pitch), low)
@@ -227,9 +227,10 @@ def _base(writer: Writer, op: AddressedOp, r: Register = 0) -> Expr:
 
 
 def _pitches_by_sizes(op: AddressedOp) -> dict[tuple[SymbolAttr, ...], list[int]]:
-    """Returns the strides of a buffer, grouped by the symbolic extents in them: extents -> factor of each dimension.
+    """Returns the strides of a buffer, grouped by the symbolic extents that they contain.
 
-    An address is then one sum for each group, times the group's extents. Dimensions of other groups have the factor 0.
+    For `8 x n x 4` elements the strides are `4n`, 4 and 1, and the result is `{(n,): [4, 0, 0], (): [0, 4, 1]}`. The
+    address of `[i, j, k]` is then `i * 4 * n + (j * 4 + k)`.
     """
     pitch = pitches(extents_of(op.memory.type))
     return {sizes: [number if symbols == sizes else 0 for number, symbols in pitch] for _, sizes in pitch}

@@ -38,7 +38,7 @@ UNROLLED_WORK = 2048
 """Largest number of register operations, in all iterations together, of a loop that is unrolled. Tuned by hand."""
 
 _WORK = kernel.OuterFmaOp | kernel.MmaOp | kernel.LdMatrixOp | kernel.LoadOp
-"""Operations that count as register operations in addition to payload."""
+"""Operations that count as work of a loop (`UNROLLED_WORK`), in addition to scalar payload."""
 
 Printer = Callable[[Any, Any], object]
 """Function of the `Statements` of a block and an operation; prints the operation."""
@@ -351,7 +351,10 @@ def _compute_in_carried_variable(inner: Statements, argument: SSAValue, value: S
 
 
 def _initial_accumulator(value: SSAValue) -> SSAValue:
-    """Returns the value that contractions and loops accumulate into to compute `value`, which shares its variable."""
+    """Returns the first value in the chain of accumulators of contractions and loops that ends in `value`.
+
+    All values of the chain share one variable, because only the next one in the chain reads each of them.
+    """
     while True:
         op = value.owner
         if isinstance(op, scf.ForOp):
@@ -368,7 +371,8 @@ def _initial_accumulator(value: SSAValue) -> SSAValue:
 def _reads_only_before(ops: Sequence[object], op: object, argument: SSAValue) -> bool:
     """Returns true if register r of `op` can overwrite register r of `argument` in the loop of a group.
 
-    `ops` are the operations of the group. None after `op` may read `argument`, and none may read it through a view.
+    `ops` are the operations of the group. The result is false if one of them reads `argument` after `op`, or reads it
+    through a view, and so possibly another register than r.
     """
     after = False
     for other in ops:

@@ -1,8 +1,12 @@
 """Trip counts of loops over register arrays.
 
-A kernel has arrays of registers of a padded size; the array of a value may be divided into rows of equal size. In each
-row the registers from some register on may be padding: a store has a bounds check that they fail, or a reduction gets
-its identity. The analysis finds the first such register of a row, its end, so that loops skip the padding.
+The size of a register array is padded, for example from 100 to 128 elements. The array may consist of rows of equal
+size. The *end* of a row is the first register from which on the values in the row are not used:
+
+- a store does not write these registers, because its bounds check fails, or
+- a reduction reads its identity from them.
+
+The analysis finds the ends of values, so that loops skip the padding.
 """
 
 from __future__ import annotations
@@ -92,7 +96,10 @@ class Limit:
 
 
 def end_of_access(op: LoadOp | Write) -> End | None:
-    """Returns the end that the checks of an access imply, for the shortest row, or None."""
+    """Returns the end that the bounds checks of an access imply, or None.
+
+    If checks of several dimensions imply ends, the one with the shortest rows is returned.
+    """
     checks = enumerate(zip(op.checks, op.bounds, strict=True))
     ends = [End.at(value, [basis[c] for basis in op.check_steps], hi) for c, (value, (_, hi)) in checks]
     return min((end for end in ends if end is not None), key=lambda end: end.row, default=None)
@@ -137,7 +144,7 @@ class Ends:
 
 
 def _is_repeated(op: ShuffleRegistersOp) -> bool:
-    """Returns true if a shuffle is copies of its source, one after the other."""
+    """Returns true if the result of a shuffle consists of consecutive copies of its whole source."""
     steps, bits = linear_steps(op.registers), registers(op.source).bit_length() - 1
     identity_steps = tuple(1 << bit for bit in range(bits))
     return steps is not None and steps[0] == 0 and steps[1][:bits] == identity_steps and not any(steps[1][bits:])
@@ -146,7 +153,7 @@ def _is_repeated(op: ShuffleRegistersOp) -> bool:
 def _end_of_read(op: Write | ReduceRegistersOp) -> End | None:
     """Returns the end of the registers that an operation reads, or None.
 
-    After it, a write stores nothing, and the source of a reduction is the identity of the reduction.
+    A write stores no register after the end. The registers of a reduction after the end contain its identity.
     """
     if isinstance(op, Write):
         return end_of_access(op)

@@ -56,7 +56,7 @@ def combined(name: str, element: Attribute, operands: Sequence[Expr], whole: Seq
     Args:
         name: name of the operation.
         element: element type.
-        operands: the operands, of which one may be a scalar. Infix operators on elements of 4 or more bytes use them.
+        operands: the operands; one may be a scalar. Infix operators on elements of 4 or more bytes use them.
         whole: the operands, both as vectors. Functions and narrower elements use them.
     """
     operator, narrow = OPERATORS.get(name), c_size(element) < 4

@@ -204,7 +204,7 @@ class VectorStatements(statements.Statements):
             if (
                 variable.size == group.size
                 and isinstance(op, Operation)
-                and self.order.is_read_by(value, self.number, op)
+                and self.order.is_last_reader(op, value, self.number)
             ):
                 return variable
         return None
@@ -226,7 +226,8 @@ class VectorStatements(statements.Statements):
         rows = group.size // all_columns
         start = "first" if columns == all_columns else f"first + (first & -{columns}) * {rows - 1}"
         side_by_side = f"for (int n = 0, i = {{}}; n < {count}; ++n, i += lanes)"
-        # The upper limit of `first` lets compilers compute the row of a register if there is one group of columns.
+        # With this upper limit of `first`, compilers can prove that the row of a register is `row`, if `columns` equals
+        # `all_columns`.
         with writer.braces(f"for (int first = 0; first <= {all_columns} - {count} * lanes; first += {count} * lanes)"):
             sums = {op: self._accumulators(op, count) for op in folds}
             with self._unrolled(rows, rows * count <= 2 * UNROLLED, count):
@@ -541,7 +542,7 @@ class VectorStatements(statements.Statements):
     def _load(self, op: LoadOp) -> Lanes:
         """Returns the C++ of a load: of contiguous or near elements, as a gather, lane by lane, or as a scalar.
 
-        It is a scalar if all lanes have the same address.
+        A load is a scalar if all lanes have the same address.
         """
         writer, result, steps = self.writer, op.result, lane_steps(op)
         inside, at = self._inside(op) if steps else None, element_at(writer, op, VECTOR)

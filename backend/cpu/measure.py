@@ -61,7 +61,10 @@ def read_rate(elements: int = ELEMENTS, threads: int | None = None) -> float:
 
 
 def _streams(library: ctypes.CDLL, elements: int) -> int:
-    """Returns the number of `STREAMS` with which one core reads fastest, from memory in small pages as PyTorch's."""
+    """Returns the number of `STREAMS` with which one core reads fastest.
+
+    The memory has small pages, as the tensors of PyTorch have.
+    """
     source = np.frombuffer(mmap.mmap(-1, 4 * elements), np.float32)
     source.fill(1.0)
     times = _read(library, source, 1)

@@ -102,19 +102,19 @@ class VectorOrdering(Ordering):
                     self._readers[value].update(group.ops)
         super()._flush(groups)
 
-    def is_read_by(self, value: SSAValue, number: int, last: Operation) -> bool:
-        """Returns true if no operation after `last` reads a value.
+    def is_last_reader(self, op: Operation, value: SSAValue, number: int) -> bool:
+        """Returns true if no operation after `op` reads a value.
 
         Args:
+            op: operation of a group.
             value: the value.
-            number: index of the group that contains `last`.
-            last: operation of the group.
+            number: index of the group in the statements.
         """
         group = self.statements[number]
         assert isinstance(group, Group)
-        later_ops = {*group.ops[group.ops.index(last) + 1 :]}
+        later_ops = {*group.ops[group.ops.index(op) + 1 :]}
         users = {use.operation for use in value.uses}
-        return all(self._number.get(op, number + 1) <= number and op not in later_ops for op in users)
+        return all(self._number.get(user, number + 1) <= number and user not in later_ops for user in users)
 
     def is_kept(self, value: SSAValue, group: Group) -> bool:
         """Returns true if a value of `group` needs an array: it is read by a group that does not load it again."""
@@ -152,7 +152,7 @@ def _is_loaded(op: Operation, loadable: Collection[SSAValue]) -> bool:
 
 
 RowOp = kernel.ReduceRegistersOp | kernel.ScanRegistersOp
-"""Operations that determine the form of the loop of their group: rows, or columns and rows."""
+"""Operations that determine the loop of their group: over each row, or over blocks of columns with the rows inside."""
 
 
 def _loop_form(op: RowOp) -> object:

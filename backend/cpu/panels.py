@@ -38,10 +38,11 @@ class Strided:
     Attributes:
         source: value that holds the elements.
         first: register of the first element.
-        row: distance of neighbours in a column, in elements.
-        column: distance of neighbours in a row.
+        row: stride from one row to the next, in elements.
+        column: stride from one column to the next, in elements.
         load: load whose memory is read in place, or None.
-        sides: for each check of the load the dimension that it bounds, with its step.
+        sides: for each bounds check of the load the dimension of the matrix that it bounds, and the step of the checked
+            index along that dimension.
     """
 
     source: SSAValue
@@ -137,7 +138,11 @@ def extents(writer: Writer, op: PanelFmaOp, matrices: tuple[Strided, Strided]) -
 
 
 def _sources(value: SSAValue) -> Iterator[tuple[SSAValue, int, list[int]]]:
-    """Yields a value, and the sources of its shuffles and casts, with the first register and the steps of bits."""
+    """Yields the values that contain the elements of `value`: `value` itself, then sources of its shuffles and casts.
+
+    Register r of `value` is the register of the source whose number is the yielded first number plus the yielded steps
+    of the set bits of r.
+    """
     first, steps = 0, [1 << b for b in range(registers(value).bit_length() - 1)]
     while True:
         yield value, first, steps

@@ -291,7 +291,7 @@ class CpuProgram:
         self._placed.clear()
 
     def _scratch_of(self, size: int) -> Any:
-        """Returns scratch memory of at least `size` bytes: that of an earlier call if it is large enough."""
+        """Returns scratch memory of at least `size` bytes, reused from an earlier call if possible."""
         try:
             scratch = self._scratch.pop()
         except IndexError:

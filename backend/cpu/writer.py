@@ -74,8 +74,9 @@ class VectorWriter(Writer):
     def line(self, text: str) -> None:
         """Appends a line.
 
-        In a loop over rows, `i & mask` becomes `i - row` and `i >> bits` becomes `row >> bits`. Compilers do not detect
-        that the high bits of `i` are constant in a row.
+        The variable `row` is the first register of the current row. In a loop over rows, the position in the row is
+        printed as `i - row` instead of `i & mask`, and the row's number as `row >> bits` instead of `i >> bits`:
+        compilers do not detect that the high bits of `i` are constant in a row.
         """
         if self.row:
             bits = self.row.bit_length() - 1
@@ -99,7 +100,8 @@ class VectorWriter(Writer):
             variable: name and size.
             value: value that it holds.
             start: initial value.
-            head: text before the declaration of a short array.
+            head: text before the declaration, such as an alignment; ignored for arrays of at least `MAX_LANES`
+                elements.
         """
         super().array(variable, value, start, f"alignas({LINE}) " if variable.size >= MAX_LANES else head)
 

@@ -1,7 +1,10 @@
 """Printing of asynchronous operations: copies, mbarriers, TMA tiles, warp partitions and clusters.
 
-Names are those of the kernel dialect. A slot is a stage of a circular buffer, its phase the parity of its mbarrier.
-A partition is a range of warps of a block that runs a program of its own (warp specialization).
+Terms are those of the kernel dialect:
+
+- slot: stage of a circular buffer in shared memory. mbarriers signal when a slot is full or free.
+- phase: parity (0 or 1) of the mbarrier of a slot. It changes each time the slot is reused.
+- partition: range of warps of a block with a program of its own (warp specialization).
 """
 
 from __future__ import annotations

@@ -52,7 +52,10 @@ class KernelText:
 
 @lru_cache(64)
 def kernel_texts(source: str) -> tuple[KernelText, ...]:
-    """Returns the texts of the kernels of a module, in order. A text that the printer has not made is not divided."""
+    """Returns the texts of the kernels of a module, in order.
+
+    A text that does not have the sections of the printer, such as one written by hand, is returned as one text.
+    """
     head, helpers_mark, after_head = source.partition(HELPERS_MARK)
     section, kernels_mark, kernels = after_head.partition(KERNELS_MARK)
     line = (head + helpers_mark + section + kernels_mark).count("\n") + 1
@@ -75,7 +78,7 @@ def kernel_texts(source: str) -> tuple[KernelText, ...]:
 
 
 def entries(source: str) -> dict[str, str]:
-    """Returns the name of each kernel of a module's text in machine code, by its name in the module."""
+    """Returns a mapping from the name of each kernel in a module's text to its entry name in machine code."""
     return {name: entry for text in kernel_texts(source) for name, entry in text.entries.items()}
 
 

@@ -41,7 +41,7 @@ _FLOAT_ATOMICS = re.compile(r"void atomic_(add|mul)\((float|double)\*")
 ROUNDING = 2.0**-6
 """Tolerance of results that depend on the order of threads, relative to the largest value.
 
-It is one or two units in the last place of bf16.
+It is two to four units in the last place of bf16.
 """
 
 _LOCK = threading.Lock()

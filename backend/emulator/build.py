@@ -142,8 +142,11 @@ def _host_helper(text: str) -> str:
 
 _HERE = Path(__file__).parent
 PLAIN = ("-U_FORTIFY_SOURCE",)
-"""Option that disables a default of some distributions. With it longjmp to another stack aborts the process, and memcpy
-becomes a function whose accesses are not checked."""
+"""Option that disables _FORTIFY_SOURCE, which some distributions enable by default.
+
+_FORTIFY_SOURCE aborts the process at a longjmp to another stack, and replaces memcpy by a function whose accesses are
+not checked.
+"""
 
 _RUNTIME_FLAGS = ("-std=c++17", "-O2", "-g1", "-fPIC", "-fvisibility=default", *PLAIN)
 _DEVICE_FLAGS = (
@@ -154,9 +157,9 @@ _DEVICE_FLAGS = (
     # The sanitizers report indices outside of a thread's array, which the runtime does not know, misaligned accesses to
     # any memory, and undefined arithmetic of integers.
     "-fsanitize=bounds,alignment,integer-divide-by-zero,shift-exponent",
-    # The arithmetic of CUDA: integers wrap, only explicit calls are contracted, pointers may be cast.
+    # The arithmetic of CUDA: integers wrap around, only explicit calls fuse multiply and add, pointers may be cast.
     *("-fwrapv", "-ffp-contract=off", "-fno-strict-aliasing", "-fno-delete-null-pointer-checks"),
-    # An uninitialised variable has a conspicuous pattern. Return addresses give the line.
+    # Uninitialised variables contain a conspicuous pattern. Without tail calls, return addresses identify the line.
     *("-ftrivial-auto-var-init=pattern", "-fno-optimize-sibling-calls"),
 )
 
@@ -179,15 +182,15 @@ def build_standalone(source: str) -> Path:
     return _build(host_text(source, standalone=True), "", str(_runtime_object()), "-ldl")
 
 
-def _build(text: str, suffix: str, *how: str) -> Path:
-    """Compiles and links a text, with the link flags `how`. Returns the cached file."""
+def _build(text: str, suffix: str, *link_flags: str) -> Path:
+    """Compiles and links a text. Returns the cached file."""
     name = digest(text, _runtime_object().stem, suffix, *_DEVICE_FLAGS) + suffix
 
     def make(target: Path) -> None:
         unit, compiled = target.parent / "unit.cpp", target.parent / "unit.o"
         unit.write_text(text)
         _compile(*_DEVICE_FLAGS, f"-I{_HERE}", "-c", str(unit), "-o", str(compiled))
-        _compile(str(compiled), *how, "-lm", "-o", str(target))
+        _compile(str(compiled), *link_flags, "-lm", "-o", str(target))
 
     return cached_file("emulator", name, make)
 
@@ -195,8 +198,8 @@ def _build(text: str, suffix: str, *how: str) -> Path:
 def runtime_library() -> Path:
     """Builds the shared object of the runtime, which launches kernels and checks their accesses."""
     runtime = _runtime_object()
-    how = (*_LINK, str(runtime), "-ldl", "-o")
-    return cached_file("emulator", f"{runtime.stem}.so", lambda target: _compile(*how, str(target)))
+    arguments = (*_LINK, str(runtime), "-ldl", "-o")
+    return cached_file("emulator", f"{runtime.stem}.so", lambda target: _compile(*arguments, str(target)))
 
 
 @cache
@@ -204,5 +207,5 @@ def _runtime_object() -> Path:
     """Compiles the runtime. Its name is the digest of its sources and of the compiler."""
     files = sorted(p for p in _HERE.iterdir() if p.suffix in (".h", ".cpp"))
     key = digest(output_of(compiler(emulator=True), "--version"), *_RUNTIME_FLAGS, *(p.read_text() for p in files))
-    how = (*_RUNTIME_FLAGS, "-c", str(_HERE / "runtime.cpp"), "-o")
-    return cached_file("emulator", f"{key}.o", lambda target: _compile(*how, str(target)))
+    arguments = (*_RUNTIME_FLAGS, "-c", str(_HERE / "runtime.cpp"), "-o")
+    return cached_file("emulator", f"{key}.o", lambda target: _compile(*arguments, str(target)))

@@ -15,7 +15,7 @@ GNU, CLANG = "Free Software Foundation", "clang"
 """Texts by which the outputs of `g++ --version` and `clang --version` are recognised."""
 
 OPENMP = {GNU: "", CLANG: "-fopenmp"}
-"""Compiler -> option for OpenMP whose library may be missing. g++ always has OpenMP, so it needs no test."""
+"""Compiler -> option that `find_compiler` tests, or "": clang may lack the OpenMP library, g++ always has it."""
 
 
 def find_compiler(names: Sequence[str], makers: Mapping[str, str]) -> str | None:
@@ -23,7 +23,8 @@ def find_compiler(names: Sequence[str], makers: Mapping[str, str]) -> str | None
 
     Args:
         names: names to try after the environment variable CXX.
-        makers: text in the version of a supported compiler -> option with which it must be able to link.
+        makers: supported compilers, by the text that recognises their version (`GNU`, `CLANG`) -> option with which the
+            compiler must be able to link, or "".
     """
     for name in (os.environ.get("CXX", ""), *names):
         path = shutil.which(name) if name else None

@@ -441,9 +441,9 @@ class _Host:
         if not is_eager(function):
             parts = [self._parts[value] for value in op.operands]
             self._parts |= zip(function.body.block.args, parts, strict=True)
-            known, self.functions = self.functions, {n: f for n, f in self.functions.items() if f is not function}
+            functions, self.functions = self.functions, {n: f for n, f in self.functions.items() if f is not function}
             self.run(function.body.block.ops)
-            self.functions = known
+            self.functions = functions
             return
         if any(self._parts[v].bytes is not None for v in op.operands):
             raise refused(op, "PyTorch computes no step of a recurrence", CompileError)

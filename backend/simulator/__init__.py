@@ -1,10 +1,14 @@
 """Executor `simulator`: runs programs at the kernel level on the CPU. The threads of a block are one axis of arrays.
 
-It computes in any scalar domain (floats, or the exact domain).
-It reports errors with the responsible op: reads of unwritten memory; accesses
-that are out of bounds or misaligned; barriers that some threads do not reach; different values that two threads write
-to one element; results that are never written. It counts bank conflicts, sectors, bytes and operations. Data races are
-checked by the emulator, because the threads of the simulator run in lockstep.
+It computes in any scalar domain (floats, or the exact domain). It reports errors with the responsible op:
+
+- reads of unwritten memory, and results that are never written;
+- accesses that are out of bounds or misaligned;
+- barriers that some threads do not reach;
+- different values that two threads write to one element.
+
+It counts bank conflicts, sectors, bytes and operations. It does not detect data races, because its threads run in
+lockstep; the emulator does.
 """
 
 from __future__ import annotations

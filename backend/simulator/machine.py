@@ -140,7 +140,7 @@ class Machine:
 
     @property
     def rows(self) -> Array:
-        """Row of each thread's block in shared buffers, as [block, thread]."""
+        """Index of each thread's block in the first axis of `SharedBuffer.data`, as [block, thread]."""
         if self.cluster == 1:
             return np.broadcast_to(np.arange(len(self.numbers))[:, None], self.active.shape)
         return np.arange(self.threads)[None, :] // self.block_threads
@@ -158,11 +158,11 @@ class Machine:
         return [int(t) for t in np.flatnonzero(self.active[0])]
 
     def element(self, buffer: SharedBuffer, place: Array, thread: int) -> int:
-        """Returns the element number in the whole shared buffer.
+        """Returns the number of an element in a whole shared buffer, from its number in a part (`kernel.subview`).
 
         Args:
-            buffer: part of a shared buffer.
-            place: element number in the part.
+            buffer: the part.
+            place: element number in the part, for each thread.
             thread: the thread.
         """
         return int(self.everywhere(place)[0, thread] + self.everywhere(buffer.start)[0, thread])

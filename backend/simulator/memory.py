@@ -124,7 +124,10 @@ class SharedBuffer:
         return ~self.written[place]
 
     def rows(self, own_rows: Array) -> Array:
-        """Returns the row of `data` that each thread accesses."""
+        """Returns the index in the first axis of `data` that each thread accesses.
+
+        `own_rows` is the index of the thread's own block (`Machine.rows`).
+        """
         return own_rows if self.ranks is None else np.broadcast_to(self.ranks, own_rows.shape)
 
     @property

@@ -31,7 +31,7 @@ def registers(x: Array, value: SSAValue) -> Array:
 
 
 def bit_numbers(bits: Sequence[int], size: int) -> Array:
-    """Returns, for every register number below `size`, the number that some of its bits form, the first as bit 0."""
+    """Extracts bits from every register number below `size`: bit bits[i] of the number becomes bit i of the result."""
     numbers = np.arange(size)
     return sum((((numbers >> b) & 1) << i for i, b in enumerate(bits)), np.zeros(size, np.int64))
 

@@ -38,11 +38,11 @@ def load_matrices(machine: Machine, op: kernel.LdMatrixOp, buffer: SharedBuffer,
     rows = load(machine, op, buffer, access, nothing)
     machine.active = active
     steps = 1 << len(op.steps)
-    rows = rows.reshape(len(active), -1, 4, ROWS, steps, op.row)[
-        :, :, :count
-    ]  # block, warp, matrix, row, step, element
+    # Axes: block, warp, matrix, row, step, element.
+    rows = rows.reshape(len(active), -1, 4, ROWS, steps, op.row)[:, :, :count]
     row, element = _held(op)
-    lanes = np.moveaxis(rows, 4, 2)[:, :, :, :, row, element]  # block, warp, step, matrix, lane, e
+    # Axes: block, warp, step, matrix, lane, element of the lane.
+    lanes = np.moveaxis(rows, 4, 2)[:, :, :, :, row, element]
     lanes = lanes.transpose(0, 1, 4, 2, 3, 5)
     return lanes.reshape(*active.shape, -1)
 
@@ -62,7 +62,8 @@ def store_matrices(machine: Machine, op: kernel.StMatrixOp, buffer: SharedBuffer
     elements = word_elements(op.value.type)
     held = np.broadcast_to(ranked(value, 3), (*active.shape, steps * count * elements))
     held = held.reshape(len(active), -1, 32, steps, count, elements).transpose(0, 1, 3, 4, 2, 5)
-    rows = np.zeros((*held.shape[:3], 4, ROWS, op.row), held.dtype)  # block, warp, step, matrix, row, element
+    # Axes: block, warp, step, matrix, row, element.
+    rows = np.zeros((*held.shape[:3], 4, ROWS, op.row), held.dtype)
     row, element = _held(op)
     rows[:, :, :, :count, row, element] = held
     moved = rows.transpose(0, 1, 3, 4, 2, 5).reshape(*active.shape, steps * op.row)
@@ -98,8 +99,8 @@ def mma(machine: Machine, op: kernel.MmaOp, lhs: Array, rhs: Array, acc: Array) 
     one = fragments(atom.m, atom.n, atom.k, 8 * element_bytes(atom.element))
     rows, cols = op.rows.get_values(), op.cols.get_values()
     halves, down = [1, *(1 << bit for bit in rows[: atom.row_bits])], [1 << bit for bit in rows[atom.row_bits :]]
-    a = matrices(_by_warp(machine, lhs, op.lhs), one.lhs)  # block, warp, i, m, k
-    b = matrices(_by_warp(machine, rhs, op.rhs), one.rhs)  # block, warp, j, k, n
+    a = matrices(_by_warp(machine, lhs, op.lhs), one.lhs)  # axes: block, warp, instruction row, m, k
+    b = matrices(_by_warp(machine, rhs, op.rhs), one.rhs)  # axes: block, warp, instruction column, k, n
     narrow = element_type(op.lhs.type)
     a, b = (machine.domain.factor(x, narrow, atom.accumulator) for x in (a, b))
     a = a.reshape(-1, a.shape[2] * atom.m, atom.k)
@@ -274,7 +275,7 @@ def _lhs(m: Machine, op: kernel.WgmmaOp, values: Scope, first: int) -> Array:
         return _in_shared(m, op, values, first, op.lhs, op.lhs_offset, GROUP_ROWS, op.lhs_transposed is not None)
     held = np.broadcast_to(ranked(values[op.lhs], 3), (1, m.threads, op.depth // 2))[:, first : first + 128]
     layout = fragments(GROUP_ROWS // 4, 8, slice_elements(op.element), 8 * element_bytes(op.element)).lhs
-    blocks = matrices(held.reshape(1, 4, LANES, -1), layout)[0]  # warp, slice, row, k
+    blocks = matrices(held.reshape(1, 4, LANES, -1), layout)[0]  # axes: warp, slice of k, row, k
     return blocks.swapaxes(1, 2).reshape(GROUP_ROWS, op.depth)
 
 

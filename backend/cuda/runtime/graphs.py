@@ -199,8 +199,8 @@ class Moving:
     """Group of calls that differ only in the addresses of some arguments.
 
     Attributes:
-        arguments: numbers of these arguments.
-        places: addresses of all arguments in one of the calls, valid in all of them for the other arguments.
+        arguments: numbers of the arguments whose addresses differ.
+        places: addresses of all arguments in one of the calls. Those of the other arguments are the same in all calls.
     """
 
     arguments: tuple[int, ...]
@@ -275,7 +275,8 @@ class LaunchGraph:
                 places = enumerate(all_addresses(addresses, like))
             try:
                 self._move([(n, address) for n, address in places if old[n] != address])
-            except BaseException:  # Some nodes may have new addresses and others old ones.
+            except BaseException:
+                # Some nodes may have new addresses and others old ones, so the next launch must set all of them.
                 self._like, self._addresses = None, [-1] * len(old)
                 raise
             self._like = like
@@ -309,7 +310,8 @@ class LaunchGraph:
             self._scratch = None
 
     def __del__(self) -> None:
-        with suppress(Exception):  # a graph that was not completed, or the end of the process
+        # `close` fails if `__init__` has failed, or if modules are already gone at the end of the process.
+        with suppress(Exception):
             self.close()
 
 

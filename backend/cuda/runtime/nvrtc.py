@@ -191,7 +191,8 @@ def kernel_uses(log: str) -> dict[str, KernelUse]:
     """Parses the resources of each kernel in the log of `--ptxas-options=-v`."""
     uses = dict[str, KernelUse]()
     for part in log.split("Compiling entry function '")[1:]:
-        frames, used = _FRAME.findall(part), _USED.search(part)  # of the kernel and of functions that it calls
+        # The log has a stack frame for the kernel and one for each function that it calls.
+        frames, used = _FRAME.findall(part), _USED.search(part)
         stack, stores, loads = (sum(map(int, column)) for column in zip(*frames)) if frames else (0, 0, 0)
         registers, shared = (int(used[1]), int(used[2] or 0)) if used else (0, 0)
         uses[part.partition("'")[0]] = KernelUse(registers, stores, loads, stack, shared)

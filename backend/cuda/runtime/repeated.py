@@ -1,10 +1,8 @@
 """Cache of calls on a GPU. A call that is similar to an earlier one only allocates results and launches kernels.
 
-Calls are similar if the compared properties are equal.
-
-The extension module of `backend/host/calls.cpp` compares types, shapes, strides, devices, dispatch keys and gradients
-of the arguments, and addresses of constants. For other calls the cache returns NotImplemented. Python then makes the
-call and adds it to the cache.
+Two calls are similar if their arguments have equal types, shapes, strides, devices, dispatch keys and `requires_grad`,
+and their constants also have equal addresses. The extension module of `backend/host/calls.cpp` compares these. If no
+earlier call is similar, the cache returns NotImplemented. Python then makes the call and adds it to the cache.
 """
 
 from __future__ import annotations

@@ -65,7 +65,8 @@ def _graph(torch: Any, arm: Callable[[], object]) -> Any:
     """
     graph = torch.cuda.CUDAGraph()
     try:
-        with warnings.catch_warnings():  # PyTorch calls the mode a prototype at each first use
+        with warnings.catch_warnings():
+            # PyTorch warns that this mode is a prototype.
             warnings.filterwarnings("ignore", "Synchronization debug mode", UserWarning)
             torch.cuda.set_sync_debug_mode("error")
         try:
@@ -174,7 +175,7 @@ def _read(text: str) -> dict[str, Counters]:
     lines = [line for line in text.splitlines() if line.startswith('"')]
     launches: dict[str, list[Counters]] = {}
     for row in csv.DictReader(lines):
-        if row["ID"]:  # the row of units has none
+        if row["ID"]:  # The first row contains the units of the columns and has no ID.
             total, memory, compute = (float(row[m].replace(",", "")) for m in _METRICS)
             launches.setdefault(row["Kernel Name"], []).append(Counters(total, memory / 100, compute / 100))
     return {
