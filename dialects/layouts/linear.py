@@ -34,7 +34,7 @@ LANE_BITS = 5
 def log2(n: int) -> int:
     """Returns the exponent of the power of two `n`. Raises ValueError for other numbers."""
     if n < 1 or n & (n - 1):
-        raise ValueError(f"{n} is not a power of two")
+        raise ValueError(f"expected a power of two, but got {n}")
     return n.bit_length() - 1
 
 
@@ -263,7 +263,7 @@ class Linear:
         span = Span(self.packed[: len(self.reg)])
         images = span.solve_all(pack(self.shape, b) for b in (*part.reg, tuple(start)))
         if images is None:
-            raise ValueError(f"{part} at {tuple(start)} is not held by the same threads as {self}")
+            raise ValueError(f"expected a part of {self} in the same threads, but got {part} at {tuple(start)}")
         *bits, first = images
         return combinations(bits, first)
 
@@ -311,7 +311,7 @@ class Shared:
         """Returns the element offset of `coordinate`, which is linear in the coordinate over GF(2)."""
         offset = self._span.solve(pack(self.shape, coordinate))
         if offset is None:
-            raise ValueError(f"{tuple(coordinate)} is not a coordinate of {self}")
+            raise ValueError(f"expected a coordinate of {self}, but got {tuple(coordinate)}")
         return offset
 
     def images(self, bases: Iterable[Coordinate]) -> list[int]:

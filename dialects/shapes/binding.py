@@ -116,7 +116,9 @@ class DerivedAttr(FormattedAttr):
         if self.kind.data == "product":
             return prod(values)
         if values[1] <= 0:
-            raise ShapeError(f"the size {self.symbol} is a {self.kind.data} by a size that is {values[1]}")
+            raise ShapeError(
+                f"expected a positive divisor of the size {self.symbol}, a {self.kind.data}, but got {values[1]}"
+            )
         return values[0] // values[1] if self.kind.data == "quotient" else values[0] % values[1]
 
 

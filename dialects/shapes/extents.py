@@ -163,7 +163,7 @@ def parse_extent(parser: AttrParser) -> IntAttr | SymbolAttr:
     if number is not None:
         return IntAttr(number)
     if not isinstance(symbol, SymbolAttr):
-        parser.raise_error("expected a number or a #payload.symbol")
+        parser.raise_error(f"expected a number or a #payload.symbol, but got {symbol or 'another token'}")
     return symbol
 
 
@@ -225,9 +225,11 @@ def extents_of(t: Attribute) -> tuple[Extent, ...]:
         return shape
     extents = named_extents(t)  # pyright: ignore[reportUnknownArgumentType]
     if extents is None:
-        raise ExtentError(f"expected a name for each ? of {t}: list the extents in #payload.extents<...>")
+        raise ExtentError(
+            f"expected a symbol for each ? of a type, but got {t}; list all extents in #payload.extents<...>"
+        )
     if shape != tuple(_shape(extents)):
-        raise ExtentError(f"expected extents that match the shape of {t}")
+        raise ExtentError(f"expected extents that match the shape of {t}, but got {extents_text(extents)}")
     return extents
 
 
@@ -304,7 +306,7 @@ class CountAttr(ParametrizedAttribute):
         with parser.in_angle_brackets():
             count = parse_count(parser)
         if not isinstance(count, CountAttr):
-            parser.raise_error("expected a #payload.symbol divided by a number")
+            parser.raise_error(f"expected a #payload.symbol divided by a number, but got {count}")
         return [count.symbol, count.tile]
 
     def print_parameters(self, printer: Printer) -> None:

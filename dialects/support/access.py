@@ -153,7 +153,9 @@ class _Reader(ABC):
         try:
             return affine._parse_affine_expr(self.leaf)  # pyright: ignore[reportPrivateUsage]
         except (NotImplementedError, ZeroDivisionError):
-            parser.raise_error("not affine: indices are multiplied and divided by numbers only", start, parser.pos)
+            parser.raise_error(
+                "expected an affine expression, which multiplies and divides indices by numbers only", start, parser.pos
+            )
 
     def list(self) -> list[AffineExpr]:
         return self.parser.parse_comma_separated_list(Parser.Delimiter.SQUARE, self.expr)
@@ -206,7 +208,9 @@ class _Operands:
             try:
                 constraint.verify([values[operand.index].type], VerificationContext())
             except VerifyException:
-                parser.raise_error(f"%{name} of type {values[operand.index].type} is no index here", operand.span)
+                parser.raise_error(
+                    f"expected an index, but got %{name} of type {values[operand.index].type}", operand.span
+                )
         operands = [self.values[key] for key in order]
         if isinstance(self.variable, OperandVariable):
             if len(operands) != 1:
@@ -323,7 +327,9 @@ class _NestIndices(_Reader):
         if operand is None:
             return None
         if operand.span.text not in self.names:
-            self.parser.raise_error(f"{operand.span.text} is none of {', '.join(self.names)}", operand.span)
+            self.parser.raise_error(
+                f"expected one of {', '.join(self.names)}, but got {operand.span.text}", operand.span
+            )
         return AffineDimExpr(self.names.index(operand.span.text))
 
 

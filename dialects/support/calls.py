@@ -55,9 +55,8 @@ def main_function(module: ModuleOp) -> FuncOp:
     uncalled = [op for op in functions if op.sym_name.data not in called]
     if len(uncalled) == 1:
         return uncalled[0]
-    names = ", ".join(f"@{op.sym_name.data}" for op in uncalled)
-    several = f": which of {names} is the program?" if uncalled else ""
-    raise ExecutionError(f"the module has no function @main{several}")
+    names = ", ".join(f"@{op.sym_name.data}" for op in uncalled) or "none"
+    raise ExecutionError(f"expected a function @main, or one function that no other calls, but got {names}")
 
 
 def is_eager(function: func.FuncOp) -> bool:
@@ -69,7 +68,8 @@ def eager_results(function: func.FuncOp) -> int:
     """Returns the number of trailing buffers that an eager function writes. Raises CompileError if it is missing."""
     count = function.attributes.get(EAGER_RESULTS)
     if not isinstance(count, IntegerAttr) or not 0 <= count.value.data <= len(function.function_type.inputs):
-        raise CompileError(f"@{function.sym_name.data} has no count of its results", location=location_text(function))
+        reason = f"expected the number of results as {EAGER_RESULTS} of @{function.sym_name.data}, but got {count}"
+        raise CompileError(reason, location=location_text(function))
     return count.value.data
 
 
@@ -114,9 +114,13 @@ def _inline_into(name: str, functions: dict[str, func.FuncOp], done: set[str], w
         if callee in functions and is_eager(functions[callee]):
             continue
         if callee not in functions or functions[callee].is_declaration:
-            raise CompileError(f"calls @{callee}, which has no body", location=location_text(call))
+            raise CompileError(
+                f"expected a function with a body to inline, but got @{callee}", location=location_text(call)
+            )
         if callee in (*within, name):
-            raise refused(call, f"@{callee} calls itself", CompileError)
+            raise refused(
+                call, f"expected a call that is not recursive, but got @{callee} inside of itself", CompileError
+            )
         _inline_into(callee, functions, done, (*within, name))
         _replace(call, functions[callee])
     done.add(name)
@@ -151,7 +155,8 @@ def pairs_of(function: FuncOp, name: str) -> Pairs:
     pairs = tuple(zip(numbers[::2], numbers[1::2], strict=False))
     last = {b for _, b in pairs}
     if len(numbers) % 2 or any(not (0 <= a < results and 0 <= b < count) for a, b in pairs) or len(last) != len(pairs):
-        raise CompileError(f"is no list of pairs of a result and an argument of @main: {attribute}", argument=name)
+        reason = f"expected a list of pairs of a result and an argument of @main, but got {attribute}"
+        raise CompileError(reason, argument=name)
     return pairs
 
 
@@ -170,7 +175,11 @@ def constant_arguments(function: FuncOp) -> list[SSAValue]:
     """Returns the arguments in `constants`. Raises CompileError if a number is not a valid position of an argument."""
     arguments, numbers = function.body.block.args, numbers_of(function, CONSTANTS)
     if not all(0 <= n < len(arguments) for n in numbers):
-        raise refused(function, f"constants is no list of arguments: {function.attributes[CONSTANTS]}", CompileError)
+        raise refused(
+            function,
+            f"expected positions of arguments in constants, but got {function.attributes[CONSTANTS]}",
+            CompileError,
+        )
     return [arguments[n] for n in numbers]
 
 

@@ -439,7 +439,7 @@ def normal_dim(dim: int, rank: int) -> int:
     """Returns `dim` as a number that is not negative. A tensor of rank 0 counts as one of rank 1, as in PyTorch."""
     size = max(rank, 1)
     if not -size <= dim < size:
-        raise ShapeError(f"dimension {dim} of a tensor of rank {rank}")
+        raise ShapeError(f"expected a dimension of a tensor of rank {rank}, but got {dim}")
     return dim % size
 
 
@@ -455,7 +455,7 @@ def normal_dims(over: Sequence[int] | int | None, rank: int, *, empty_is_all: bo
         return list(range(rank))
     dims = [normal_dim(d, rank) for d in ([over] if isinstance(over, int) else over)]
     if len(set(dims)) != len(dims):
-        raise ShapeError(f"a dimension appears twice in {list(dims)}")
+        raise ShapeError(f"expected distinct dimensions, but got {list(dims)}")
     return sorted(dims) if rank else []
 
 
@@ -471,6 +471,6 @@ def wrapped_number(value: float, element: Attribute) -> float:
     if width <= 1:
         return value
     if not isfinite(value):
-        raise UnsupportedError(f"{value} is no value of type {element}")
+        raise UnsupportedError(f"expected a finite number for {element}, but got {value}")
     bits = int(value) & ((1 << width) - 1)
     return bits - (1 << width) if element not in UNSIGNED and bits >> (width - 1) else bits

@@ -262,7 +262,7 @@ class RingTypes(DerivedTypes):
     """Assembly directive: prints the type of a ring and derives the types of the tiles in a group."""
 
     def types_from(self, t: Attribute, parser: Parser) -> Sequence[Attribute]:
-        return tuple(t.tiles) if isinstance(t, RingType) else parser.raise_error("expected a ring")
+        return tuple(t.tiles) if isinstance(t, RingType) else parser.raise_error(f"expected a ring, but got {t}")
 
 
 @irdl.irdl_op_definition

@@ -175,7 +175,7 @@ def test_shared_layouts_are_bijections(swizzle: list[tuple[int, int]]) -> None:
 
 def test_shared_that_misses_elements_is_found() -> None:
     assert not Shared((2, 2), ((0, 1), (0, 1))).is_bijective
-    with pytest.raises(ValueError, match="not a coordinate"):
+    with pytest.raises(ValueError, match="expected a coordinate"):
         Shared((2, 2), ((0, 1),)).place((1, 0))
 
 

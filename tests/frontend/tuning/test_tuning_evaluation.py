@@ -103,7 +103,7 @@ def test_what_is_wrong_hangs_or_faults_is_not_taken(
         why = {e.schedule: e.failure for e in records.entries(key=task.key, device=device_of_cores())}
         assert why[OTHER].startswith("wrong: result 0: error")
         assert why[THIRD] == "killed: it did not end within 2 s"
-        assert "not a power of two" in why[ILLEGAL]
+        assert "expected powers of two" in why[ILLEGAL]
         assert why[FAULTS] == "killed: SIGSEGV"
         assert why[LAST] == why[task.untuned] == ""
         (taken, _) = records.plans().schedules["cpu"][task.key]

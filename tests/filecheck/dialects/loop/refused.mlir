@@ -20,19 +20,19 @@
 // -----
 
 %x, %i, %v = "test.op"() : () -> (tensor<4x8xf32>, index, f32)
-// CHECK: {{:\d+}}:23: error: %v of type f32 is no index here
+// CHECK: {{:\d+}}:23: error: expected an index, but got %v of type f32
 %y = loop.load %x[%i, %v] : tensor<4x8xf32>
 
 // -----
 
 %x, %i, %j = "test.op"() : () -> (tensor<4x8xf32>, index, index)
-// CHECK: {{:\d+}}:23: error: not affine: indices are multiplied and divided by numbers only
+// CHECK: {{:\d+}}:23: error: expected an affine expression, which multiplies and divides indices by numbers only
 %y = loop.load %x[%i, %i * %j] : tensor<4x8xf32>
 
 // -----
 
 %x, %i, %j = "test.op"() : () -> (tensor<4x8xf32>, index, index)
-// CHECK: {{:\d+}}:38: error: not affine: indices are multiplied and divided by numbers only
+// CHECK: {{:\d+}}:38: error: expected an affine expression, which multiplies and divides indices by numbers only
 %y = loop.load %x[%i, %j] where 0 <= 8 floordiv %i < 4 : tensor<4x8xf32>
 
 // -----

@@ -44,7 +44,7 @@
 
 // -----
 
-// CHECK: loop.nest: expected a name for each ? of tensor<?xf32>: list the extents in #payload.extents<...>
+// CHECK: loop.nest: expected a symbol for each ? of a type, but got tensor<?xf32>; list all extents in #payload.extents<...>
 %y = loop.nest (%i) in [2] -> tensor<?xf32> {
   %z = payload.constant 0.0 : f32
   loop.yield %z : f32

@@ -114,7 +114,7 @@
 
 %x = "test.op"() : () -> tensor<4x8xf32>
 %f = "test.op"() : () -> f32
-// CHECK: {{:\d+}}:45: error: not affine: indices are multiplied and divided by numbers only
+// CHECK: {{:\d+}}:45: error: expected an affine expression, which multiplies and divides indices by numbers only
 %y = tensor.index_map %x[d0, d0] where 0 <= d0 * d0 < 4 else %f : tensor<4x8xf32> -> tensor<4xf32>
 
 // -----

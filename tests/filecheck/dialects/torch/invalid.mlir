@@ -88,7 +88,7 @@ func.func @symbol(%x: tensor<4xf32>) {
 
 // -----
 
-// CHECK: expected a name for each ? of tensor<?xf32>: list the extents in #payload.extents<...>
+// CHECK: expected a symbol for each ? of a type, but got tensor<?xf32>; list all extents in #payload.extents<...>
 func.func @unnamed(%x: tensor<?xf32>) {
   %0 = torch.relu(self = %x) : (tensor<?xf32>) -> tensor<?xf32>
   func.return

@@ -44,7 +44,7 @@ func.func @main(%x: memref<4xf32>, %y: memref<4xf32>) {
 
 // -----
 
-// CHECK: @main calls itself
+// CHECK: expected a call that is not recursive, but got @main inside of itself
 func.func @main() {
   func.call @main() : () -> ()
   func.return
@@ -52,7 +52,7 @@ func.func @main() {
 
 // -----
 
-// CHECK: calls @elsewhere, which has no body
+// CHECK: expected a function with a body to inline, but got @elsewhere
 func.func private @elsewhere() -> ()
 func.func @main() {
   func.call @elsewhere() : () -> ()

@@ -67,7 +67,7 @@ func.func @main(%x: memref<1xf32>, %w: memref<1xf32>, %y: memref<1xf32>) attribu
 
 // -----
 
-// expected-error @+1 {{constants is no list of arguments: array<i64: 1>}}
+// expected-error @+1 {{expected positions of arguments in constants, but got array<i64: 1>}}
 func.func @main(%x: memref<1xf32>) attributes {constants = array<i64: 1>} {
   func.return
 }
