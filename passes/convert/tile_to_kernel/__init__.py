@@ -1,5 +1,10 @@
-"""From a block's program over tiles to one thread's program in registers; and the host program: launches on buffers,
-results written to trailing arguments, and a fold as a loop that calls the step, with the carries in rows of buffers."""
+"""`convert-tile-to-kernel`: lowers programs of a block over tiles to programs of a thread.
+
+A *tile* is a tensor value that the threads of a block hold together. Its layout assigns each element to a register of
+a thread. At the kernel level a tile is the vector of registers of one thread. `Lowering` (`emitter.py`) lowers a
+kernel; the modules of this package register functions that lower single operations. `_Host` lowers the host program
+`@main` to operations on buffers.
+"""
 
 from __future__ import annotations
 
@@ -30,15 +35,7 @@ from .emitter import LOOP_STATES, Lowering, lowers
 
 
 class ConvertTileToKernelPass(ModulePass):
-    """Give every thread its part of the block's tiles.
-
-    What: a tile with a layout becomes the vector of registers that its layout gives each thread; the payload only
-    changes its type. Loads and stores get coordinates computed from who the thread is, and as wide an access as can be
-    proved right; reductions fold registers, shuffle lanes and meet in shared memory; contractions loop over slices of
-    operands in shared memory; `tile.launch` becomes a launch on buffers, with `@main`'s results as trailing arguments.
-    Why: hardware runs threads; until here nothing had to know about them.
-    Why here: every decision has been taken (layouts, what is in shared memory), so this is mechanical. Barriers and
-    addresses in shared memory are left to the passes after it, which see all accesses.
+    """Lowers the program of a block over tiles to the program of each of its threads, over vectors of registers.
 
     ```mlir
     %x = tile.load %X[%i, d0] : memref<8x128xf32> -> tensor<128xf32, #l>
@@ -49,6 +46,20 @@ class ConvertTileToKernelPass(ModulePass):
     %x = kernel.load %X[%block, %0] regs [[0, 1], [0, 2]] vec 4 : memref<8x128xf32> -> vector<4xf32>
     %y = arith.mulf %x, %x : vector<4xf32>          // %0 = thread * 4
     ```
+
+    - A tile becomes a vector of the registers that its layout assigns to a thread. Payload operations only change
+      their types.
+    - Loads and stores get coordinates that depend on the number of the thread. They use the widest access that is
+      proved to be contiguous and aligned.
+    - A reduction folds the registers of a thread, then lanes by shuffles, then warps through shared memory.
+    - A dot loops over k. It becomes fused multiply-adds or instructions of the tensor cores, as its `atom` specifies.
+    - A `tile.launch` in `@main` becomes a launch on buffers. The results of `@main` become trailing arguments.
+
+    **Rationale**: hardware runs threads, and all levels above describe blocks.
+
+    **Pipeline position**: last of the conversions, after all tile passes. They choose the layouts and the tiles in
+    shared memory, so this pass decides nothing. It emits no barriers and no addresses in shared memory.
+    `kernel-insert-barriers` and `kernel-allocate-shared` add them later, with all accesses in view.
     """
 
     name = "convert-tile-to-kernel"
@@ -84,7 +95,8 @@ def lower_kernel(op: tile.KernelOp) -> kernel.FuncOp:
     new = kernel.FuncOp(
         op.sym_name.data, grid, warps, lanes, op.cluster_size, op.schedule.blocks_per_sm or None, body=Region(out.head)
     )
-    new.attributes.update(op.attributes)  # the schedule, for whoever reads the CUDA
+    # The attributes include the schedule, which is kept for readers of the printed kernel.
+    new.attributes.update(op.attributes)
     new.location = op.location
     return new
 
@@ -99,7 +111,7 @@ def lower_extent(out: Lowering, op: payload.ExtentOp) -> None:
 
 @lowers(tile.BroadcastOp)
 def lower_broadcast(out: Lowering, op: tile.BroadcastOp) -> SSAValue:
-    """A tile repeated: each thread has what it needs already, in fewer registers."""
+    """Repeats registers: in the layout that `tile-assign-layouts` chose, each thread has the elements already."""
     layout, source = out.layout(op.result), out.of(op.source)
     if not isinstance(source.type, VectorType):
         return out.emit(kernel.SplatOp(source, layout.registers))
@@ -117,19 +129,22 @@ def lower_slice(out: Lowering, op: tile.SliceOp) -> SSAValue:
 
 @lowers(scf.ForOp)
 def lower_for(out: Lowering, op: scf.ForOp) -> None:
-    """A loop, which also carries the values of its states: where rings are."""
+    """Lowers a loop, which carries the values of its `LoopState`s in place of the tiles that copies are filling.
+
+    Such values are, for example, offsets in circular buffers.
+    """
     if tile.StageAsyncOp not in out.kinds and any(tile.is_in_shared(v.type) for v in op.iter_args):
         raise refused(op, "carries a tile in shared memory that no pipeline of copies brings")
     states = [make(out, op) for kind, make in LOOP_STATES.items() if kind in out.kinds]
-    kept = [i for i in range(len(op.iter_args)) if not any(i in s.dropped for s in states)]
+    positions = [i for i in range(len(op.iter_args)) if not any(i in s.dropped for s in states)]
     entries = [s.entry() for s in states]
-    starts = [*(out.of(op.iter_args[i]) for i in kept), *chain(*entries)]
+    starts = [*(out.of(op.iter_args[i]) for i in positions), *chain(*entries)]
     counter, *carried = op.body.block.args
     body = Block(arg_types=[IndexType(), *(s.type for s in starts)])
 
     def bind(old: Sequence[SSAValue], new: Iterable[SSAValue], inside: bool) -> None:
         values = iter(new)
-        for i, value in zip(kept, values, strict=False):
+        for i, value in zip(positions, values, strict=False):
             out.define(old[i], value)
         for s, entry in zip(states, entries, strict=True):
             s.bind(old, [*islice(values, len(entry))], inside)
@@ -143,7 +158,7 @@ def lower_for(out: Lowering, op: scf.ForOp) -> None:
         last = op.body.block.last_op
         assert isinstance(last, scf.YieldOp)
         out.location = last.location
-        yielded = [out.of(last.operands[i]) for i in kept]
+        yielded = [out.of(last.operands[i]) for i in positions]
         out.add_op(scf.YieldOp(*yielded, *(v for s in states for v in s.next(carried))))
     out.location = op.location
     out.add_op(loop)
@@ -154,7 +169,7 @@ def lower_for(out: Lowering, op: scf.ForOp) -> None:
 
 _STEP = AffineExpr.dimension(0)
 _READ, _WRITTEN = _STEP % 2, (_STEP + 1) % 2
-"""The row of a carry that a step reads, and the one that it writes, where only the last value is asked for."""
+"""Rows of a two-row buffer that a fold step reads and writes. Used for carries without a history, by turns."""
 
 
 def _buffer_type(t: Attribute) -> MemRefType[Attribute]:
@@ -162,15 +177,22 @@ def _buffer_type(t: Attribute) -> MemRefType[Attribute]:
 
 
 def lower_declaration(function: func.FuncOp) -> None:
-    """Puts a function without a body on buffers: its results become trailing arguments."""
+    """Changes the signature of a function without a body to buffers: its results become trailing arguments."""
     inputs, outputs = function.function_type.inputs.data, function.function_type.outputs.data
     function.function_type = FunctionType.from_lists([_buffer_type(t) for t in (*inputs, *outputs)], [])
     function.attributes[EAGER_RESULTS] = IntegerAttr(len(outputs), i64)
 
 
 def lower_host(main: func.FuncOp, launchable: set[str]) -> None:
-    """Puts `main` on buffers: its results become trailing arguments. A kernel that is not `launchable` has nothing to
-    do."""
+    """Lowers the host program `main` to operations on buffers. Its results become trailing arguments.
+
+    Args:
+        main: the function.
+        launchable: names of the kernels that have blocks. Launches of other kernels (empty grid) are dropped.
+
+    Raises:
+        CompileError: if `main` returns an argument, or has an operation that is not a launch, call or fold.
+    """
     block, inputs, source = main.body.block, main.body.block.args, list(main.body.block.ops)
     *ops, last = source
     if any(value in inputs for value in last.operands):
@@ -181,7 +203,7 @@ def lower_host(main: func.FuncOp, launchable: set[str]) -> None:
     for value in last.operands:
         out = block.insert_arg(_buffer_type(value.type), len(block.args))
         out.name_hint = value.name_hint or "out"
-        host.wanted.setdefault(value, []).append(out)
+        host.outputs.setdefault(value, []).append(out)
     for op in ops:
         if (lower := _HOST.get(type(op))) is None:
             raise refused(op, "is no launch and no call", CompileError)
@@ -196,27 +218,36 @@ def lower_host(main: func.FuncOp, launchable: set[str]) -> None:
 
 @dataclass
 class _Host:
-    """The host program that is being built at the end of `block`: the buffers that values became, the arguments that
-    are `wanted` to hold a value in the end, and the kernels that have something to do."""
+    """Builder of the host program on buffers.
+
+    block       receives the new operations at its end
+    launchable  names of the kernels with a grid that is not empty
+    buffers     value -> its buffer
+    outputs     value -> arguments of `@main` that must hold it at the end; several if it is returned several times
+    """
 
     block: Block
     launchable: set[str]
     buffers: dict[SSAValue, SSAValue]
-    wanted: dict[SSAValue, list[SSAValue]] = field(default_factory=dict[SSAValue, list[SSAValue]])
+    outputs: dict[SSAValue, list[SSAValue]] = field(default_factory=dict[SSAValue, list[SSAValue]])
 
     def append(self, op: Operation, source: Operation) -> Operation:
+        """Appends `op` with the location of `source`."""
         op.location = source.location
         self.block.add_op(op)
         return op
 
     def results(self, op: Operation) -> list[SSAValue]:
-        found = [self._result_buffer(op, r, self.wanted.get(r, ())) for r in op.results]
-        self.buffers.update(zip(op.results, found, strict=True))
-        return found
+        """Returns the buffers for the results of `op`, and records them."""
+        result_buffers = [self._result_buffer(op, r, self.outputs.get(r, ())) for r in op.results]
+        self.buffers.update(zip(op.results, result_buffers, strict=True))
+        return result_buffers
 
-    def _result_buffer(self, op: Operation, result: SSAValue, own: Sequence[SSAValue] = (), copy: int = 0) -> SSAValue:
-        """One of the arguments for this result, or a new buffer if there are too few."""
-        return own[copy] if copy < len(own) else self._alloc(op, result, _buffer_type(result.type))
+    def _result_buffer(
+        self, op: Operation, result: SSAValue, arguments: Sequence[SSAValue] = (), copy: int = 0
+    ) -> SSAValue:
+        """Returns the argument number `copy` of `arguments`, or a new buffer if there are fewer."""
+        return arguments[copy] if copy < len(arguments) else self._alloc(op, result, _buffer_type(result.type))
 
     def _alloc(self, op: Operation, value: SSAValue, t: Attribute) -> SSAValue:
         buffer = self.append(kernel.AllocOp(t), op).results[0]
@@ -224,24 +255,27 @@ class _Host:
         return buffer
 
     def launch(self, op: tile.LaunchOp) -> None:
-        """Launch on the buffers of the inputs, and on new ones for results that `main` does not return."""
-        if op.start is not None or any(_starts(r) or len(self.wanted.get(r, ())) > 1 for r in op.res):
+        """Emits a launch, with new buffers for results that `main` does not return."""
+        if op.start is not None or any(_starts(r) or len(self.outputs.get(r, ())) > 1 for r in op.res):
             self._launch_often(op)
         else:
             self._add_launch(op, self.results(op))
 
     def _launch_often(self, op: tile.LaunchOp) -> None:
-        """Launch once for each buffer that a result has to be in: launches are pure. What a result starts from is in
-        its buffer, or is computed there once more if others need it, too."""
+        """Emits one launch per buffer that must hold a result; launches are pure, so each may run several times.
+
+        A launch with a `start` updates that value (the initial tensor of a scatter). If the launch is the last use of
+        the value, it updates the buffer in place. Otherwise the value is computed again, into the result's buffer.
+        """
         ends = [_end(r) if _starts(r) else r for r in op.res]
         in_place = op.start is not None and _end(op.start) is ends[0]
-        copies = max((len(self.wanted.get(r, ())) for r in ends), default=1)
+        copies = max((len(self.outputs.get(r, ())) for r in ends), default=1)
         for copy in range(max(copies, 1)):
             if op.start is not None and in_place and copy == 0:
                 results = [self.buffers[op.start]]
             else:
                 pairs = zip(op.res, ends, strict=True)
-                results = [self._result_buffer(op, r, self.wanted.get(end, ()), copy) for r, end in pairs]
+                results = [self._result_buffer(op, r, self.outputs.get(end, ()), copy) for r, end in pairs]
             if op.start is not None and not in_place:
                 self._compute_again(op.start, results[0])
             if copy == 0:
@@ -261,15 +295,16 @@ class _Host:
             self.append(kernel.LaunchOp(name, [*(self.buffers[i] for i in op.inputs), *results]), op)
 
     def call(self, op: func.CallOp) -> None:
-        """Call the function on buffers."""
+        """Emits the call of the function on buffers."""
         results = self.results(op)
         self.append(func.CallOp(op.callee, [*(self.buffers[i] for i in op.operands), *results], []), op)
 
     def fold(self, op: tensor.ScanOp) -> None:
-        """A loop that calls the step of a fold.
+        """Emits a fold (`tensor.scan`): calls of its step function, the first and the last one outside of a loop.
 
-        The first step reads the initial carries and the last one writes the results where they belong, so nothing is
-        copied; the steps between are a loop. A history is its own memory; of other carries two rows take turns.
+        The first step reads the initial carries, and the last step writes the result buffers, so that no carry is
+        copied. A carry with a history is stored in the rows of the history. Other carries alternate between the two
+        rows of a temporary buffer.
         """
         self.results(op)
         rings: dict[int, SSAValue] = {}
@@ -295,10 +330,12 @@ class _Host:
         return self.append(ConstantOp(value, IndexType()), source).results[0]
 
     def _call(self, op: tensor.ScanOp, rings: dict[int, SSAValue], t: SSAValue, *, first: bool, last: bool) -> None:
+        """Emits the call of step `t` of a fold. `rings` maps the number of a carry without history to its two rows."""
+
         def row(rows: SSAValue, number: AffineExpr, type: Attribute) -> SSAValue:
-            found = self.append(kernel.SliceOp(rows, AffineMap(1, 0, (number,)), t, type), op).results[0]
-            found.name_hint = rows.name_hint
-            return found
+            slice_ = self.append(kernel.SliceOp(rows, AffineMap(1, 0, (number,)), t, type), op).results[0]
+            slice_.name_hint = rows.name_hint
+            return slice_
 
         reads, writes = list[SSAValue](), list[SSAValue]()
         for i, (carry, result) in enumerate(zip(op.carries, op.res, strict=True)):
@@ -321,8 +358,11 @@ _HOST: dict[type[Operation], Callable[[_Host, Any], None]] = {
 
 
 def _end(result: SSAValue) -> SSAValue:
-    """The last of the values that lie in the buffer of `result` one after the other: what starts from it and is the
-    last that needs it, and so on."""
+    """Returns the last value that reuses the buffer of `result`.
+
+    A launch that starts from `result`, and is its last use, updates the buffer in place. The same may hold for the
+    result of that launch, and so on.
+    """
     while uses := [use.operation for use in result.uses]:
         last = uses[0]
         for op in uses:
@@ -330,10 +370,12 @@ def _end(result: SSAValue) -> SSAValue:
         if not isinstance(last, tile.LaunchOp) or last.start is not result or uses.count(last) > 1:
             break
         if any(result in op.inputs and any(map(_starts, op.res)) for op in uses if isinstance(op, tile.LaunchOp)):
-            break  # that launch may be done once more, behind the last
+            # This launch may be emitted several times, also after `last`, and reads `result` each time.
+            break
         result = last.res[0]
     return result
 
 
 def _starts(value: SSAValue) -> bool:
+    """Returns true if some launch starts from `value`."""
     return any(isinstance(use.operation, tile.LaunchOp) and use.operation.start is value for use in value.uses)

@@ -1,8 +1,13 @@
-"""Rings: where tiles on their way to shared memory are, and the copies that bring them.
+"""Lowers pipelines of `cp.async` copies: each carried tile becomes the offset of a slot in a circular shared buffer.
 
-A loop that carries tiles in flight, the oldest first, needs one slot more than it carries: the one that the newest copy
-goes to while the others are full or filling. Here the carried tiles become the offsets of their slots, with the free
-slot carried as well; what an iteration yields is a rotation of them. No slot number is ever computed.
+A *ring* is such a buffer, with slots for one tile each. A pipelined loop at the tile level carries the tiles of its
+outstanding copies, the oldest first. The ring has one slot more than the loop carries tiles, the *free* slot, which
+receives the next copy. The lowered loop carries the offsets of all slots, including the free one. An iteration yields
+them rotated by one, so no slot number is computed:
+
+```
+(slot0, slot1, free)  ->  copy into free, read slot0  ->  (slot1, free, slot0)
+```
 """
 
 from __future__ import annotations
@@ -28,8 +33,12 @@ from .memory import Places, holder_predicate, shared_place
 
 @dataclass(eq=False)
 class Ring:
-    """A shared buffer of `slots` slots, each for one tile like `tile`. `free` is the slot that a copy inside of the
-    loop goes to, while that is being lowered."""
+    """Circular shared buffer.
+
+    tile   a tile that is copied into it, for type and name
+    slots  number of slots
+    free   offset of the slot that receives the copy in the loop that is being lowered, in elements
+    """
 
     tile: SSAValue
     slots: int
@@ -37,24 +46,37 @@ class Ring:
 
     @property
     def size(self) -> int:
+        """Size of a slot in elements."""
         return layout_in_shared(self.tile).size
 
     @property
     def hint(self) -> str:
+        """Name of the tiles, for the names of values."""
         op = self.tile.owner
         source = op.source.name_hint if isinstance(op, tile.StageAsyncOp) else None
         return self.tile.name_hint or source or "tile"
 
     def slot(self, out: Lowering, offset: Index, hint: str) -> SSAValue:
-        made = kernel.SharedOp(element_type(self.tile.type), self.slots * self.size)
-        buffer = out.at_head(made, f"{self.hint}_ring", key=self)
+        """Returns a slot as a view of the buffer.
+
+        Args:
+            out: the lowering.
+            offset: offset of the slot, in elements.
+            hint: name of the view.
+        """
+        shared = kernel.SharedOp(element_type(self.tile.type), self.slots * self.size)
+        buffer = out.at_head(shared, f"{self.hint}_ring", key=self)
         return out.emit(kernel.SubviewOp(buffer, out.value(offset), self.size), hint)
 
 
 @dataclass(frozen=True)
 class Pipeline:
-    """Positions of carried values of a loop, from the oldest tile to the newest, that are one ring. It may go on with
-    the ring of an earlier loop, whose tiles are in flight then, or of the loop around it, which `passes_on` its tiles.
+    """Values that a loop carries in one ring.
+
+    ring       the ring
+    positions  positions of the tiles in the carried values, from the oldest to the newest
+    goes_on    true if the loop starts with outstanding copies of an earlier or enclosing loop in the same ring
+    passes_on  true if the copies are in an inner loop, to which this loop only passes its tiles
     """
 
     ring: Ring
@@ -64,7 +86,12 @@ class Pipeline:
 
 
 class Rings:
-    """The rings of one kernel, found before it is lowered."""
+    """Rings of one kernel, collected before it is lowered.
+
+    Attributes:
+        of_tile: tile at the tile level -> its ring.
+        pipelines: loop -> the pipelines that it carries.
+    """
 
     def __init__(self, kernel: tile.KernelOp) -> None:
         self.of_tile: dict[SSAValue, Ring] = {}
@@ -88,7 +115,7 @@ class Rings:
         if carried and isinstance(inner := yielded[carried[0]].owner, scf.ForOp) and inner.parent is op.body.block:
             self._pass_on(op, inner)
             return
-        found: list[Pipeline] = []
+        loop_pipelines: list[Pipeline] = []
         for i in carried:
             new = yielded[i].owner
             if not isinstance(new, tile.StageAsyncOp) or new.parent is not op.body.block:
@@ -96,29 +123,30 @@ class Rings:
             chain = [i]
             while (older := next((p for p in carried if yielded[p] is args[chain[0]]), None)) is not None:
                 chain.insert(0, older)
-            found.append(self._make(op, new, chain))
-        if sorted(p for f in found for p in f.positions) != carried:
+            loop_pipelines.append(self._make(op, new, chain))
+        if sorted(p for f in loop_pipelines for p in f.positions) != carried:
             raise refused(op, "carries a tile in shared memory that no pipeline of copies brings")
-        if found:
-            self.pipelines[op] = found
+        if loop_pipelines:
+            self.pipelines[op] = loop_pipelines
 
     def _pass_on(self, op: scf.ForOp, inner: scf.ForOp) -> None:
-        """Reads the pipelines of a loop all of whose tiles in flight are those of a loop inside of it."""
+        """Records the pipelines of `op`, which only passes its tiles to the loop `inner` in its body."""
         args, last = op.body.block.args[1:], op.body.block.last_op
         assert last is not None
         self._read_loop(inner)
-        found: list[Pipeline] = []
+        loop_pipelines: list[Pipeline] = []
         for n, p in enumerate(self.pipelines.get(inner, ())):
             outer = tuple(args.index(inner.iter_args[i]) for i in p.positions if inner.iter_args[i] in args)
             if [last.operands[i] for i in outer] != [inner.results[i] for i in p.positions]:
                 raise refused(op, "carries a tile in shared memory that no pipeline of copies brings")
             self.of_tile.update(dict.fromkeys((args[i] for i in outer), p.ring))
-            found.append(replace(p, positions=outer, passes_on=True))
+            loop_pipelines.append(replace(p, positions=outer, passes_on=True))
             self.pipelines[inner][n] = replace(p, goes_on=True)
         self._continued.add(inner)
-        self.pipelines[op] = found
+        self.pipelines[op] = loop_pipelines
 
     def _make(self, op: scf.ForOp, new: tile.StageAsyncOp, chain: list[int]) -> Pipeline:
+        """Returns the pipeline of the copy `new` in the loop `op`; `chain` has the positions of its carried tiles."""
         if new in self._inside:
             raise refused(op, "carries one copy in two pipelines")
         self._inside.add(new)
@@ -138,7 +166,7 @@ class Rings:
         return Pipeline(ring, tuple(chain))
 
     def _before(self, earlier: scf.ForOp, tiles: Sequence[SSAValue]) -> Ring | None:
-        """The ring of an earlier loop whose tiles in flight are `tiles`; None if it has none."""
+        """Returns the ring whose tiles the loop `earlier` leaves outstanding as `tiles`, or None if there is none."""
         for p in self.pipelines.get(earlier, []):
             if [earlier.results[i] for i in p.positions] == tiles and all(len(list(t.uses)) == 1 for t in tiles):
                 self._continued.add(earlier)
@@ -146,16 +174,17 @@ class Rings:
         return None
 
     def drains(self, op: scf.ForOp) -> bool:
-        """Whether nothing is in flight behind a loop that pipelines copies: no later one goes on with them."""
+        """Returns true if no copies are outstanding after the pipelined loop `op`, as no other loop continues them."""
         return op in self.pipelines and op not in self._continued
 
     def destination(self, op: tile.StageAsyncOp) -> tuple[Ring, Index]:
+        """Returns the ring of the copy `op`, and the offset of the slot that it fills, in elements."""
         ring = self.of_tile[op.result]
         return ring, ring.free if op in self._inside else self._first_slots.get(op, 0) * ring.size
 
 
 def _start(op: scf.ForOp, position: int) -> SSAValue:
-    """The value with which a carried value of `op`, or of the loop that passes it on, starts."""
+    """Returns the initial value of the carried value at `position`, from before all loops that pass it on to `op`."""
     value, outer = op.iter_args[position], op.parent_op()
     if not isinstance(outer, scf.ForOp) or not isinstance(value, BlockArgument) or value.owner is not outer.body.block:
         return value
@@ -163,7 +192,7 @@ def _start(op: scf.ForOp, position: int) -> SSAValue:
 
 
 def _below(op: tile.StageAsyncOp) -> dict[SSAValue, int]:
-    """Upper bounds of symbols that the predicate of a copy promises."""
+    """Returns exclusive upper bounds of symbols where the copy `op` happens: its predicate may be `symbol < bound`."""
     test = op.predicate.owner if op.predicate is not None else None
     if isinstance(test, payload.CmpOp) and test.predicate.data == Predicate.LT and test.lhs.type == IndexType():
         bound = range_of_value(test.rhs)
@@ -174,8 +203,7 @@ def _below(op: tile.StageAsyncOp) -> dict[SSAValue, int]:
 
 @lowers(tile.StageAsyncOp)
 def stage_async(out: Lowering, op: tile.StageAsyncOp) -> None:
-    """Copies into a slot, each element by one of the threads of the layout that `op` has; the tile becomes the offset
-    of the slot."""
+    """Lowers a copy to a slot; its tile becomes the offset of the slot. One thread of `op.layout` copies an element."""
     ring, offset = out.state(Rings).destination(op)
     target = ring.slot(out, offset, f"{ring.hint}_next")
     assert isinstance(op.layout, LayoutAttr)
@@ -210,8 +238,11 @@ def await_copies(out: Lowering, op: tile.AwaitOp) -> None:
 
 
 class Carried(LoopState):
-    """How the carried tiles of a loop become offsets of slots: rings with slots of one size turn together, so only the
-    first of them, a leader, has its offsets carried; the others follow."""
+    """State of a loop with `cp.async` pipelines: offsets of slots instead of carried tiles.
+
+    Rings with equal numbers and sizes of slots rotate together and have equal offsets. So only the offsets of the first
+    one, the leader, are carried. The followers use the values of their leader.
+    """
 
     def __init__(self, out: Lowering, op: scf.ForOp) -> None:
         self.out, self.op = out, op
@@ -224,7 +255,7 @@ class Carried(LoopState):
         self.dropped = {i for p, _ in self.followers for i in p.positions}
 
     def entry(self) -> list[SSAValue]:
-        """The free slots with which the loop starts: those behind the ones that are filling."""
+        """Returns the first free slot of each leader: the slot after those with outstanding copies."""
         rings = [(p, p.ring) for p in self.leaders.values()]
         return [self.out.value(ring.free if p.goes_on else len(p.positions) * ring.size) for p, ring in rings]
 
@@ -240,15 +271,16 @@ class Carried(LoopState):
         for p, leader in self.followers:
             p.ring.free = leader.ring.free
             pairs = zip(p.positions, leader.positions, strict=True)
-            offsets.update({carried[i]: offsets[carried[own]] for i, own in pairs})
+            offsets.update({carried[i]: offsets[carried[position]] for i, position in pairs})
 
     def next(self, carried: Sequence[SSAValue]) -> list[SSAValue]:
-        """The slots that the next iteration finds free: those whose tiles this one has read."""
-        found = (p.ring.free if p.passes_on else self.out.of(carried[p.positions[0]]) for p in self.leaders.values())
-        return [self.out.value(slot) for slot in found]
+        """Returns the free slots of the next iteration: the slots of the tiles that this iteration has read."""
+        slots = (p.ring.free if p.passes_on else self.out.of(carried[p.positions[0]]) for p in self.leaders.values())
+        return [self.out.value(slot) for slot in slots]
 
     def close(self) -> None:
-        if self.out.state(Rings).drains(self.op):  # nothing is in flight, and whoever reuses the memory can see that
+        """Emits a wait for no outstanding copies, by which later passes see that the memory may be reused."""
+        if self.out.state(Rings).drains(self.op):
             self.out.add_op(kernel.AsyncWaitOp(0))
 
 

@@ -1,5 +1,12 @@
-"""Contractions: by fused multiply-adds, on tensor cores by warps (`kernel.mma`), or by whole warpgroups
-(`kernel.wgmma`). Operands lie in shared memory; a left one on tensor cores may be in registers."""
+"""Lowers `tile.dot` and `tile.dot_async`, by their `atom` and the number of threads.
+
+- No atom, on a GPU: fused multiply-adds of outer products.
+- No atom, a block of one thread (CPU): `kernel.panel_fma` on operands in registers.
+- An `mma` atom: tensor core instructions of a warp (`kernel.mma`).
+- The `wgmma` atom: asynchronous instructions of a warpgroup, four warps (`kernel.wgmma`).
+
+On a GPU operands are in shared memory. For tensor cores the left operand may be in registers.
+"""
 
 from __future__ import annotations
 
@@ -32,25 +39,26 @@ def lower_dot(out: Lowering, op: tile.DotOp) -> SSAValue:
 
 
 def _panel(out: Lowering, op: tile.DotOp) -> SSAValue:
-    """A product of matrices that a single thread holds."""
+    """Emits a dot of matrices that a single thread holds; `kernel.panel_fma` takes them row by row."""
 
     def by_rows(value: SSAValue) -> SSAValue:
         layout = out.layout(value)
         shape = layout.shape
         rows = blocked(shape, (1, 0), 1, 1, lanes=1).picks(layout)
-        assert rows is not None  # one thread holds everything
+        # One thread holds all elements, so a permutation of registers is enough.
+        assert rows is not None
         return out.picked(out.vector(value), rows)
 
     lhs, rhs, acc = (by_rows(v) for v in (op.lhs, op.rhs, op.acc))
-    made = out.emit(kernel.PanelFmaOp(lhs, rhs, acc, shape_of(op.lhs.type)[1]), op.result.name_hint)
+    dot = out.emit(kernel.PanelFmaOp(lhs, rhs, acc, shape_of(op.lhs.type)[1]), op.result.name_hint)
     layout = out.layout(op.result)
     back = layout.picks(blocked(layout.shape, (1, 0), 1, 1, lanes=1))
     assert back is not None
-    return out.picked(made, back)
+    return out.picked(dot, back)
 
 
 def _fma(out: Lowering, op: tile.DotOp) -> SSAValue:
-    """A loop over k that adds the outer product of a column of the left and a row of the right operand."""
+    """Emits a loop over k that adds the outer product of a column of the left and a row of the right operand."""
     acc, depth, hint = out.layout(op.acc), shape_of(op.lhs.type)[1], op.result.name_hint
     rows = [i for i, basis in enumerate(acc.reg) if basis[0]]
     cols = [i for i, basis in enumerate(acc.reg) if basis[1]]
@@ -69,7 +77,16 @@ def _fma(out: Lowering, op: tile.DotOp) -> SSAValue:
 
 
 def _slice(out: Lowering, op: tile.DotOp, operand: int, layout: Linear, k: Index, atom: int = 1) -> SharedPlace:
-    """The place of the registers of `layout`, which is that of k = 0, at `k`, a multiple of `atom`."""
+    """Returns the offsets of a slice of an operand in shared memory.
+
+    Args:
+        out: the lowering.
+        op: the dot.
+        operand: 0 for the left operand, 1 for the right one.
+        layout: register layout of the slice at k = 0.
+        k: start of the slice, a multiple of `atom`.
+        atom: extent of k in a slice.
+    """
     shared, depth, along = layout_in_shared(op.operands[operand]), shape_of(op.lhs.type)[1], 1 - operand
     images = [shared.place(tuple(1 << i if d == along else 0 for d in range(2))) for i in range(log2(depth))]
     moving = [0] * log2(atom) + images[log2(atom) :]
@@ -79,37 +96,47 @@ def _slice(out: Lowering, op: tile.DotOp, operand: int, layout: Linear, k: Index
 
 
 def _held(op: Dot, acc: Linear) -> list[tuple[int, ...]] | None:
-    """If the left operand is in registers: those for the k of each atom. None if it is in shared memory."""
+    """Returns the registers of the left operand for each atom along k, or None if it is in shared memory."""
     if (layout := linear_of(op.lhs.type)) is None:
         return None
-    if (found := held_fragments(op, acc, layout)) is None:
+    if (fragments := held_fragments(op, acc, layout)) is None:
         raise refused(
             op, "multiplies a tile that other threads hold (tile-stage-dot-operands puts it where they read it)"
         )
-    return found
+    return fragments
 
 
 def _mma(out: Lowering, op: tile.DotOp) -> SSAValue:
-    """The k of an atom at a time: a loop with both operands in shared memory, or unrolled if the left one is in
-    registers. What is in f32 is rounded to tf32 on the way."""
+    """Emits one `kernel.mma` per atom along k: in a loop if both operands are in shared memory, else unrolled.
+
+    f32 operands are rounded to tf32.
+    """
     acc, sums, hint = out.layout(op.acc), out.of(op.acc), op.result.name_hint
     bits, atom, held = bits_of_accumulator(op, acc), atom_of(op).k, _held(op, acc)
 
-    def product(left: SSAValue, k: Index, carried: SSAValue) -> SSAValue:
+    def product(lhs: SSAValue, k: Index, carried: SSAValue) -> SSAValue:
         right = _matrices(out, op, 1, acc, k)
-        return out.emit(kernel.MmaOp(left, right, carried, bits.rows, bits.columns), hint)
+        return out.emit(kernel.MmaOp(lhs, right, carried, bits.rows, bits.columns), hint)
 
     if held is None:
         depth = shape_of(op.lhs.type)[1]
         return out.accumulate(sums, depth, atom, hint, lambda k, c: product(_matrices(out, op, 0, acc, k), k, c))
     for step, registers in enumerate(held):
-        left = _rounded(out, out.picked(out.of(op.lhs), registers, "a"))
-        sums = product(left, step * atom, sums)
+        lhs_registers = _rounded(out, out.picked(out.of(op.lhs), registers, "a"))
+        sums = product(lhs_registers, step * atom, sums)
     return sums
 
 
 def _matrices(out: Lowering, op: tile.DotOp, operand: int, acc: Linear, k: Index) -> SSAValue:
-    """The operand's matrices for the k of one atom from `k` on."""
+    """Returns the fragment of an operand for one atom, loaded by `ldmatrix` where possible.
+
+    Args:
+        out: the lowering.
+        op: the dot.
+        operand: 0 for the left operand, 1 for the right one.
+        acc: accumulator layout.
+        k: first k of the atom.
+    """
     buffer, hint, atom = out.of(op.operands[operand]), "ab"[operand], atom_of(op)
     row = kernel.ROW_BYTES // element_bytes(atom.element)
     for trans in atom.matrix_orders:
@@ -143,35 +170,37 @@ def lower_dot_wait(out: Lowering, op: tile.DotWaitOp) -> SSAValue:
 
 @lowers(tile.DotAsyncOp)
 def dot_async(out: Lowering, op: tile.DotAsyncOp) -> SSAValue:
-    """One `kernel.wgmma` for every stretch of k that lies in one row of each operand."""
+    """Emits one `kernel.wgmma` for every part of k that is within one swizzled row of each operand."""
     acc, pending, lhs, rhs = out.layout(op.acc), out.of(op.acc), out.of(op.lhs), out.of(op.rhs)
     if warpgroup_accumulator(acc.shape, 1 << len(acc.warp)) != acc:
         raise refused(op, "accumulates in registers that are not those of products of warpgroups")
-    held, left, right = _held(op, acc), None, _Boxed.of(op, 1)
+    held, lhs_boxes, rhs_boxes = _held(op, acc), None, _Boxed.of(op, 1)
     if held is None:
-        left = _Boxed.of(op, 0)
-        if left.boxes.swizzle != right.boxes.swizzle:
-            raise refused(op, f"operands swizzled by {left.boxes.swizzle} and {right.boxes.swizzle} bytes")
-    depth, each = shape_of(op.lhs.type)[1], kernel.slice_elements(op.lhs.type)
-    step = min([depth, *(p.boxes.row for p in (left, right) if p is not None and p.boxes.fast == 1 - p.operand)])
+        lhs_boxes = _Boxed.of(op, 0)
+        if lhs_boxes.boxes.swizzle != rhs_boxes.boxes.swizzle:
+            raise refused(op, f"operands swizzled by {lhs_boxes.boxes.swizzle} and {rhs_boxes.boxes.swizzle} bytes")
+    depth, k_step = shape_of(op.lhs.type)[1], kernel.slice_elements(op.lhs.type)
+    step = min(
+        [depth, *(p.boxes.row for p in (lhs_boxes, rhs_boxes) if p is not None and p.boxes.fast == 1 - p.operand)]
+    )
     if not _follows(op):
         out.add_op(kernel.WgmmaFenceOp())
     use_acc = out.maybe(op.use_acc)
     for k in range(0, depth, step):
-        source, place = lhs, None if left is None else left.place(out, acc, k)
+        source, place = lhs, None if lhs_boxes is None else lhs_boxes.place(out, acc, k)
         if held is not None:
-            source = out.picked(lhs, [r for part in held[k // each : (k + step) // each] for r in part], "a")
+            source = out.picked(lhs, [r for part in held[k // k_step : (k + step) // k_step] for r in part], "a")
         product = kernel.WgmmaOp(
             lhs=source,
             lhs_offset=place,
             rhs=rhs,
-            rhs_offset=right.place(out, acc, k),
+            rhs_offset=rhs_boxes.place(out, acc, k),
             acc=pending,
-            k_steps=step // each,
-            swizzle=right.boxes.swizzle,
-            lhs_transposed=left is not None and left.boxes.fast == 0,
-            rhs_transposed=right.boxes.fast == 1,
-            leading_offset=right.panel(op, acc),
+            k_steps=step // k_step,
+            swizzle=rhs_boxes.boxes.swizzle,
+            lhs_transposed=lhs_boxes is not None and lhs_boxes.boxes.fast == 0,
+            rhs_transposed=rhs_boxes.boxes.fast == 1,
+            leading_offset=rhs_boxes.panel(op, acc),
             scale_d_zero=k == 0 and op.scale_d_zero is not None,
             use_acc=use_acc if k == 0 else None,
         )
@@ -183,9 +212,12 @@ def dot_async(out: Lowering, op: tile.DotAsyncOp) -> SSAValue:
 
 
 def _follows(op: tile.DotAsyncOp) -> bool:
-    """Whether `op` goes on with the accumulators of another contraction and needs no fence of its own. Behind a wait
-    for operands it does: the loop that polls is a divergent path, in which ptxas would otherwise put a fence of its own
-    and no longer overlap anything (its message C7519)."""
+    """Returns true if `op` continues the accumulators of a preceding dot, so that it needs no `wgmma.fence`.
+
+    A fence is needed nevertheless if the left operand is in registers, and after a wait for operands: the polling loop
+    of the wait is a divergent path. Without our fence ptxas inserts one, and serialises all `wgmma` instructions (its
+    warning C7519).
+    """
     before: Operation | None = op.prev_op if linear_of(op.lhs.type) is None else None
     while before is not None and before is not op.acc.owner and not isinstance(before, tile.ConsumerWaitOp):
         before = before.prev_op
@@ -194,7 +226,15 @@ def _follows(op: tile.DotAsyncOp) -> bool:
 
 @dataclass(frozen=True)
 class _Boxed:
-    """An operand in shared memory, and the boxes that it lies in."""
+    """Operand in shared memory, in the layout that TMA writes.
+
+    A *panel* is a part of the tile whose rows are as long as the swizzle (at most 128 bytes). A wide tile is several
+    panels, one after the other.
+
+    operand  0 for the left operand, 1 for the right one
+    shared   its layout
+    boxes    the same layout as panels of swizzled rows
+    """
 
     operand: int
     shared: Shared
@@ -209,20 +249,26 @@ class _Boxed:
         return _Boxed(operand, shared, boxes)
 
     def place(self, out: Lowering, acc: Linear, k: int) -> SSAValue:
-        """Where the rows (or columns) of this thread's warpgroup start, at `k`."""
+        """Returns the offset of the rows (or columns) that the warpgroup of this thread multiplies.
+
+        Args:
+            out: the lowering.
+            acc: accumulator layout.
+            k: first k of the instruction.
+        """
 
         def at(basis: Coordinate, k: int = 0) -> int:
             return self.shared.place((basis[0], k) if self.operand == 0 else (k, basis[1]))
 
-        own = [at(basis) for basis in acc.warp[log2(kernel.WARPGROUP) :]]
-        origin = out.thread_bits([*([0] * (LANE_BITS + log2(kernel.WARPGROUP))), *own])
+        offsets = [at(basis) for basis in acc.warp[log2(kernel.WARPGROUP) :]]
+        origin = out.thread_bits([*([0] * (LANE_BITS + log2(kernel.WARPGROUP))), *offsets])
         return out.value(out.add(origin, at((0, 0), k)))
 
     def panel(self, op: tile.DotAsyncOp, acc: Linear) -> int | None:
-        """The distance of the panels of columns that a warpgroup multiplies, if there are several."""
-        own, row = acc.registers * 2, self.boxes.row
-        if self.boxes.fast == 0 or own == row:
+        """Returns the distance in elements between the panels that a warpgroup multiplies, or None for one panel."""
+        columns, row = acc.registers * 2, self.boxes.row
+        if self.boxes.fast == 0 or columns == row:
             return None
-        if own < row:
-            raise refused(op, f"a warpgroup multiplies {own} of the {row} columns of a panel")
+        if columns < row:
+            raise refused(op, f"a warpgroup multiplies {columns} of the {row} columns of a panel")
         return self.shared.place((0, row))

@@ -1,7 +1,8 @@
-"""What is being lowered, and appending kernel ops with index arithmetic.
+"""State of the lowering of one kernel, and emission of kernel operations with index arithmetic.
 
-While it is being built an index is a Python `int` or a value; constants fold on the way. An index that depends only on
-who the thread is goes to the head of the kernel, any other to where it is needed; `cse` merges those that are equal.
+An `Index` is a Python `int` or an SSA value, so that arithmetic on constants folds. Arithmetic on values that are
+defined at the head of the kernel (thread, lane and block numbers, sizes) is emitted there, all other arithmetic where
+it is needed. `cse` merges equal operations later.
 """
 
 from __future__ import annotations
@@ -39,12 +40,19 @@ _BINARY: dict[str, tuple[Callable[[SSAValue, SSAValue], Operation], Callable[[in
     "div": (arith.DivUIOp, int.__floordiv__),
     "rem": (arith.RemUIOp, int.__mod__),
 }
-"""Name -> the op, and what it does with numbers."""
+"""Name -> constructor of the operation, and its function on Python numbers."""
 
 
 class Emitter:
-    """Builds the body of one `kernel.func`, op by op: its head, the block `head`, and what comes after it. Ops are
-    appended to `block`."""
+    """Builder of the body of one `kernel.func`.
+
+    Attributes:
+        head: block of the operations that depend only on arguments and numbers of thread and block. They come first.
+        block: block that receives all other operations; the body of the innermost open loop or condition.
+        grid: extents of the grid.
+        warps: warps that hold tiles.
+        location: location of the operation that is being lowered, which new operations get.
+    """
 
     def __init__(self, head: Block, grid: Sequence[Count], warps: int) -> None:
         self.head = head
@@ -56,12 +64,14 @@ class Emitter:
 
     @contextmanager
     def inside(self, block: Block) -> Generator[None]:
+        """Returns a context in which operations are appended to `block`."""
         outer, self.block = self.block, block
         yield
         self.block = outer
 
     @contextmanager
     def when(self, condition: SSAValue) -> Generator[None]:
+        """Returns a context in which operations are appended to an `scf.if` on `condition`."""
         body = Block()
         with self.inside(body):
             yield
@@ -71,7 +81,18 @@ class Emitter:
     def accumulate(
         self, start: SSAValue, end: int, step: int, hint: str | None, add: Callable[[SSAValue, SSAValue], SSAValue]
     ) -> SSAValue:
-        """A loop from 0 to `end`, to be unrolled, which carries a value: `add` takes counter and value to the next."""
+        """Emits a loop that carries one value and has the attribute `unroll`.
+
+        Args:
+            start: value before the first iteration.
+            end: end of the counter, which starts at 0.
+            step: step of the counter.
+            hint: name of the result.
+            add: emits the body; it takes the counter and the carried value, and returns the next value.
+
+        Returns:
+            The value after the last iteration.
+        """
         body = Block(arg_types=[IndexType(), start.type])
         loop = scf.ForOp(self.value(0), self.value(end), self.value(step), [start], body)
         k, carried = body.args
@@ -82,7 +103,7 @@ class Emitter:
         return self.emit(loop, hint)
 
     def add_op(self, op: _OpT, hint: str | None = None) -> _OpT:
-        """Append `op`, with the location of what is being lowered and, for its result, a name."""
+        """Appends `op` with the current location, names its first result `hint`, and returns it."""
         op.location = self.location
         if hint is not None:
             op.results[0].name_hint = hint
@@ -90,6 +111,7 @@ class Emitter:
         return op
 
     def emit(self, op: Operation, hint: str | None = None) -> SSAValue:
+        """Appends `op` like `add_op`, and returns its first result."""
         return self.add_op(op, hint).results[0]
 
     def compare(self, predicate: str, a: Index, b: Index, hint: str) -> SSAValue:
@@ -105,18 +127,25 @@ class Emitter:
         return self._memo[key]
 
     def at_head(self, op: Operation, hint: str, key: object = None) -> SSAValue:
-        """The result of `op`, which depends on nothing but arguments of the kernel, at the head of the kernel; of an
-        earlier one with the same `key`, if that is given."""
+        """Emits `op` at the head of the kernel, and returns its first result.
+
+        Args:
+            op: operation that depends only on arguments of the kernel and on values at the head.
+            hint: name of the result.
+            key: identifies the value; a later call with an equal key returns it without emitting `op`.
+        """
         op.location = self.location
         op.results[0].name_hint = hint
         return self._once(op if key is None else key, lambda: op)
 
     def value(self, index: Index) -> SSAValue:
+        """Returns `index` as an SSA value; a number becomes a constant at the head."""
         if isinstance(index, SSAValue):
             return index
         return self._once(index, lambda: payload.ConstantOp(index, IndexType()))
 
     def id(self, kind: str) -> SSAValue:
+        """Returns the number of the current `thread`, `lane`, `warp`, `block` or `rank`."""
         return self._once(kind, lambda: kernel.IdOp(kind))
 
     def _binary(self, name: str, a: Index, b: Index) -> Index:
@@ -130,7 +159,7 @@ class Emitter:
         return self._at_head(op) if self._is_uniform(lhs) and self._is_uniform(rhs) else self.emit(op)
 
     def _is_uniform(self, index: Index) -> bool:
-        """Returns true if an index is the same in the whole program of a thread."""
+        """Returns true if `index` is a number or is defined at the head, so it has one value per thread."""
         return isinstance(index, int) or index.owner.parent is self.head
 
     def add(self, a: Index, b: Index) -> Index:
@@ -142,28 +171,31 @@ class Emitter:
         return b if a == 1 else a if b == 1 else self._binary("mul", a, b)
 
     def xor(self, a: Index, b: Index) -> Index:
-        """`a ^ b`, for a and b that are not negative."""
+        """Returns `a ^ b`; `a` and `b` must not be negative."""
         return b if a == 0 else a if b == 0 else self._binary("xor", a, b)
 
     def div(self, a: Index, divisor: Index) -> Index:
-        """`a floordiv divisor`, for an a that is not negative."""
+        """Returns `a floordiv divisor`; `a` must not be negative."""
         if isinstance(divisor, int) and divisor & (divisor - 1) == 0:
             return a if divisor == 1 else self._binary("shr", a, log2(divisor))
         return self._binary("div", a, divisor)
 
     def rem(self, a: Index, divisor: Index) -> Index:
-        """`a mod divisor`, for an a that is not negative."""
+        """Returns `a mod divisor`; `a` must not be negative."""
         if isinstance(divisor, int) and divisor & (divisor - 1) == 0:
             return 0 if divisor == 1 else self._binary("and", a, divisor - 1)
         return self._binary("rem", a, divisor)
 
     def sum(self, terms: Sequence[Index]) -> Index:
-        """The sum of `terms`; those that are the same for the whole kernel are added first, at its head."""
+        """Returns the sum of `terms`. Terms at the head are added first, so that their sum is at the head, too."""
         return reduce(self.add, sorted(terms, key=self._is_uniform, reverse=True), 0)
 
     def block_indices(self, used: Sequence[bool]) -> list[Index]:
-        """This block's position along every extent of the grid, where used; the last one runs fastest."""
-        found: list[Index] = []
+        """Returns the index of the current block along each extent of the grid; the last extent varies fastest.
+
+        An index that is not `used`, or of extent 1, is 0.
+        """
+        indices: list[Index] = []
         inner: Index = 1
         for i in reversed(range(len(self.grid))):
             outer = any(n != 1 for n in self.grid[:i])
@@ -171,32 +203,45 @@ class Emitter:
             if used[i] and self.grid[i] != 1:
                 index = self.div(self.id("block"), inner)
                 index = self.rem(index, self.count(self.grid[i])) if outer else index
-            found.append(index)
+            indices.append(index)
             inner = self.mul(inner, self.count(self.grid[i])) if outer else inner
-        return found[::-1]
+        return indices[::-1]
 
     def count(self, count: Count) -> Index:
+        """Returns a number of tiles; one that depends on a symbolic size is computed at run time."""
         if isinstance(count, int):
             return count
         return self.div(self.add(self.size(count.symbol), count.tile.data - 1), count.tile.data)
 
     def size(self, symbol: SymbolAttr) -> SSAValue:
+        """Returns the run-time value of a symbolic size."""
         value = self._once(symbol, lambda: payload.ExtentOp(symbol, IndexType()))
         value.name_hint = symbol.hint
         return value
 
     def thread_bits(self, images: Sequence[int], scale: int = 1) -> Index:
-        """The exclusive or of `images` over the set bits of this thread's number (lane bits, then warp bits), times
-        `scale`."""
+        """Returns `scale` times the XOR of the `images[i]` for which bit i of the thread's number is set.
+
+        The number has the bits of the lane, then the bits of the warp. For example, images [4, 8, 16] are `thread * 4`
+        in a block of eight threads.
+        """
         return self._combined(images, lambda low, width: self.thread_field(low, width, len(images)), scale)
 
     def bits_of(self, index: Index, images: Sequence[int]) -> Index:
-        """The exclusive or of `images` over the set bits of `index`, which has no further bits."""
+        """Returns the XOR of the `images[i]` for which bit i of `index` is set; `index` has `len(images)` bits."""
         return self._combined(images, lambda low, width: self._field(index, low, width, len(images)))
 
     def _combined(self, images: Sequence[int], field: Callable[[int, int], Index], scale: int = 1) -> Index:
-        """The exclusive or of `images` over the set bits of a number, times `scale`; `field(low, width)` are some of
-        its bits. Runs of doubling images are a factor; where images share no bits, the parts are added."""
+        """Returns `scale` times the XOR of the `images[i]` for which bit i of a number is set.
+
+        Bits whose images double from one to the next form a run, which is one multiplication. If no two images share
+        bits, the parts are added instead of combined by XOR.
+
+        Args:
+            images: image of each bit.
+            field: `field(low, width)` emits the bits `low` to `low + width` of the number.
+            scale: factor of the result.
+        """
         total: Index = 0
         disjoint = is_disjoint(images)
         for low, width, image in _runs(images):
@@ -205,7 +250,13 @@ class Emitter:
         return total if disjoint else self.mul(total, scale)
 
     def thread_field(self, low: int, width: int, bits: int) -> Index:
-        """Bits `low` to `low + width` of the thread's number, of `bits` bits in all."""
+        """Returns a bit field of the thread's number, computed from the lane or the warp number where possible.
+
+        Args:
+            low: first bit.
+            width: number of bits in the field.
+            bits: number of bits of the thread's number.
+        """
         if low >= LANE_BITS:
             who, first, size = "warp", LANE_BITS, bits - LANE_BITS
         elif low + width <= LANE_BITS and bits > LANE_BITS:
@@ -215,15 +266,16 @@ class Emitter:
         return self._field(self.id(who), low - first, width, size)
 
     def _field(self, number: Index, low: int, width: int, bits: int) -> Index:
-        """Bits `low` to `low + width` of a number of `bits` bits in all."""
+        """Returns the `width` bits from bit `low` of `number`, which has `bits` bits."""
         shifted = self.div(number, 1 << low)
         return shifted if low + width == bits else self.rem(shifted, 1 << width)
 
 
 def _runs(images: Sequence[int]) -> Iterator[tuple[int, int, int]]:
-    """(first bit, number of bits, first image) of maximal runs in which each image doubles the one before.
+    """Yields maximal runs in which each image is twice the preceding one, as (first bit, number of bits, first image).
 
-    A run is a product only where its images share no bits, which doubling of a single bit guarantees.
+    The XOR over a run equals a multiplication only if its images share no bits. So a run of several images starts with
+    an image of a single bit. Zero images are skipped.
     """
     low = 0
     while low < len(images):
@@ -237,7 +289,14 @@ def _runs(images: Sequence[int]) -> Iterator[tuple[int, int, int]]:
 
 
 class Lowering(Emitter):
-    """The lowering of one kernel: what every value of the tile level became."""
+    """State of the lowering of one kernel.
+
+    Attributes:
+        op: the kernel at the tile level.
+        kinds: classes of the operations in `op`.
+        values: value at the tile level -> its value or number at the kernel level.
+        producers: warps in addition to those that hold tiles (`tile.warp_specialize`).
+    """
 
     def __init__(self, op: tile.KernelOp) -> None:
         super().__init__(Block(arg_types=[b.type for b in op.buffers]), op.grid_shape, op.warps.data)
@@ -245,20 +304,23 @@ class Lowering(Emitter):
         self.kinds = {type(inner) for inner in op.walk()}
         self.values: dict[SSAValue, Index] = {}
         self.producers = 0
-        """Warps beside those that hold tiles."""
         self._states: dict[object, Any] = {}
         self._layouts: dict[Attribute, Linear] = {}
         for old, new in zip(op.buffers, self.head.args, strict=True):
             self.define(old, new)
 
     def state(self, kind: Callable[[tile.KernelOp], _T]) -> _T:
-        """What is remembered of this kernel by a class of records, made of the kernel when it is first asked for."""
+        """Returns the state that `kind` keeps for this kernel: `kind(kernel)`, created by the first call."""
         if kind not in self._states:
             self._states[kind] = kind(self.op)
         return self._states[kind]
 
     def lower_block(self, block: Block) -> None:
-        """Lower the ops of `block` but its terminator."""
+        """Lowers the operations of `block` except its terminator.
+
+        Raises:
+            BorderError: if an operation has no lowering.
+        """
         for op in block.ops:
             if isinstance(op, scf.YieldOp):
                 continue
@@ -269,11 +331,11 @@ class Lowering(Emitter):
                 continue
             if lowering is None and (lowering := rule_of(ENTRY_POINT_GROUP, op.name)) is None:
                 raise refused(op, "has no lowering to the kernel level", BorderError)
-            if (found := lowering(self, op)) is not None:
-                self.define(op.results[0], found)
+            if (result := lowering(self, op)) is not None:
+                self.define(op.results[0], result)
 
     def lower_payload(self, op: Operation) -> None:
-        """Changes the container: tiles become vectors of registers."""
+        """Copies a payload operation with another container type: tiles become vectors of registers."""
         if isinstance(op.results[0].type, IndexType) and (number := constant_index(op.results[0])) is not None:
             self.values[op.results[0]] = number
             return
@@ -283,51 +345,67 @@ class Lowering(Emitter):
         self.values.update(zip(op.results, new.results, strict=True))
 
     def of(self, value: SSAValue) -> SSAValue:
+        """Returns the lowered `value`."""
         return self.value(self.values[value])
 
     def maybe(self, value: SSAValue | None) -> SSAValue | None:
+        """Returns the lowered `value` of an optional operand."""
         return None if value is None else self.of(value)
 
     def define(self, old: SSAValue, new: Index) -> None:
-        """Remember that `old` became `new`, which takes over its name."""
+        """Records `new` as the lowered `old`, and gives it the name of `old`."""
         if isinstance(new, SSAValue) and old.name_hint is not None:
             new.name_hint = old.name_hint
         self.values[old] = new
 
     def layout(self, value: SSAValue) -> Linear:
-        """The register layout of a tile; a scalar is one register that all threads have."""
+        """Returns the register layout of a tile; a scalar is one register, with the same value in all threads."""
         t = tile.without_flight(value.type)
         if not shape_of(t):
             return Linear((), (), ((),) * log2(self.op.lanes.data), ((),) * log2(self.warps))
-        if (known := self._layouts.get(t)) is None:
-            known = self._layouts[t] = layout_in_registers(value, self.warps, self.op.lanes.data)
-        return known
+        if (cached := self._layouts.get(t)) is None:
+            cached = self._layouts[t] = layout_in_registers(value, self.warps, self.op.lanes.data)
+        return cached
 
     def vector(self, value: SSAValue) -> SSAValue:
+        """Returns the lowered `value` as a vector; a scalar becomes a vector of one register."""
         new = self.of(value)
         return new if isinstance(new.type, VectorType) else self.emit(kernel.SplatOp(new, 1))
 
     def from_vector(self, old: SSAValue, new: SSAValue) -> SSAValue:
-        """What `old` becomes if `new` is the vector of its registers, also where it is a scalar."""
+        """Returns the lowered form of `old`, whose registers are the vector `new`: a scalar is extracted from it."""
         return new if isinstance(old.type, TensorType) else self.emit(kernel.ExtractOp(new))
 
     def picked(self, value: SSAValue, registers: Sequence[int], hint: str | None = None) -> SSAValue:
-        """These registers of a vector; the vector itself if they are all of it, in order."""
+        """Selects registers of a vector.
+
+        Args:
+            value: the vector.
+            registers: numbers of the registers in `value`.
+            hint: name of the result.
+
+        Returns:
+            The vector of these registers; `value` itself if they are all its registers in order.
+        """
         if tuple(registers) == tuple(range(shape_of(value.type)[0])):
             return value
         return self.emit(kernel.ShuffleRegistersOp(value, registers), hint)
 
 
 ENTRY_POINT_GROUP = "deplodock.lowerings"
-"""Entry points of this group, each named as a third-party operation, are functions that lower it."""
+"""Group of entry points for third-party operations. The name of an entry point is an operation name; its object is a
+function like those registered with `lowers`."""
 
 _Rule = TypeVar("_Rule", bound=Callable[[Lowering, Any], Index | None])
 _LOWERINGS: dict[type[Operation], Callable[[Lowering, Any], Index | None]] = {}
 
 
 def lowers(*kinds: type[Operation]) -> Callable[[_Rule], _Rule]:
-    """Let a function lower ops of these classes. It returns what their only result becomes, or defines results itself
-    and returns nothing."""
+    """Returns a decorator that registers a function as the lowering of the operations `kinds`.
+
+    The function takes the `Lowering` and the operation. It returns the lowered form of the operation's only result, or
+    defines the results itself and returns None.
+    """
 
     def register(rule: _Rule) -> _Rule:
         _LOWERINGS.update(dict.fromkeys(kinds, rule))
@@ -337,10 +415,13 @@ def lowers(*kinds: type[Operation]) -> Callable[[_Rule], _Rule]:
 
 
 class LoopState(ABC):
-    """Values that a lowered loop carries for what is in flight, in place of some that the loop of tiles carries.
+    """Values that a lowered loop carries for the outstanding copies of a pipeline.
+
+    The loop at the tile level may carry tiles that copies are filling. The lowered loop carries their positions in
+    circular buffers instead.
 
     Attributes:
-        dropped: Positions of the carried values of the loop of tiles that are no longer carried.
+        dropped: numbers of the values carried at the tile level that the lowered loop does not carry.
     """
 
     dropped: Collection[int] = ()
@@ -351,15 +432,22 @@ class LoopState(ABC):
 
     @abstractmethod
     def bind(self, carried: Sequence[SSAValue], values: Sequence[SSAValue], inside: bool) -> None:
-        """Notes the current `values`, in the body (`inside`) or after the loop, whose carried tiles are `carried`."""
+        """Records the current values of this state.
+
+        Args:
+            carried: tiles at the tile level: block arguments of the body, or results of the loop.
+            values: lowered values of this state, in the order of `entry`.
+            inside: true at the start of the body, false after the loop.
+        """
 
     @abstractmethod
     def next(self, carried: Sequence[SSAValue]) -> list[SSAValue]:
-        """Returns the values for the next iteration, at the end of the body, whose carried tiles are `carried`."""
+        """Returns the values for the next iteration; called at the end of a body with block arguments `carried`."""
 
     def close(self) -> None:
-        """Emits the operations that follow the loop."""
+        """Emits operations after the loop; none by default."""
 
 
 LOOP_STATES: dict[type[Operation], Callable[[Lowering, scf.ForOp], LoopState]] = {}
-"""Operation -> the state of the loops of kernels that have such an operation, in the order of the carried values."""
+"""Operation -> constructor of a state. Each loop of a kernel has the states of all operations in the kernel. The values
+of the states follow the other carried values, in the order of this mapping."""

@@ -1,12 +1,12 @@
-"""Tiles in memory, as each thread accesses them: loads, stores and atomic operations on global memory, and tiles that
-are staged in shared memory.
+"""Lowers accesses to memory: loads, stores and atomic operations on global memory, and tiles staged in shared memory.
 
-In global memory an access is affine expressions of a tile's indices. Of an expression the value for register 0 of this
-thread is emitted; the step that every bit of the register number adds to it is known before
-(`analysis/memory_access.py`). An expression without such steps is computed for every register. In shared memory the
-layouts of tile and buffer give the place.
+**Global memory**: the coordinates of an access are affine expressions of the tile's indices. The kernel computes each
+expression for register 0 of the thread. Every bit of the register number adds a constant step, which
+`analysis/memory_access.py` finds. An expression without constant steps is computed for every register, as a vector.
 
-Nothing here emits a barrier: a later pass places them where accesses meet.
+**Shared memory**: the layouts of the tile and of the buffer determine the offset of each register.
+
+This module emits no barriers; `kernel-insert-barriers` does.
 """
 
 from __future__ import annotations
@@ -34,28 +34,43 @@ from .emitter import Index, Lowering, lowers
 
 
 def is_vector(value: Index) -> TypeGuard[SSAValue]:
+    """Returns true if `value` is a vector with one entry per register."""
     return isinstance(value, SSAValue) and isinstance(value.type, VectorType)
 
 
 Accessing: TypeAlias = tile.LoadOp | Write | tile.AffineOp | tile.StageAsyncOp | tile.TmaLoadOp | tile.TmaStoreOp
-"""Operations with a map of a tile's indices and symbols."""
+"""Operations with a `map` from the indices of a tile, and symbols, to coordinates."""
 
 
 class Places(TileForms):
-    """Emits expressions over the tile of `layout` that `op` moves, or is, and over the symbols of `op`."""
+    """Emitter of affine expressions over the indices of a tile and the symbols of an operation.
+
+    An *atom* is one term of an expression without its factor: an index, a symbol, or a quotient or remainder of a form.
+    """
 
     def __init__(
-        self, out: Lowering, op: Accessing, layout: Linear, below: Bounds | None = None, left: Sequence[int] = ()
+        self, out: Lowering, op: Accessing, layout: Linear, below: Bounds | None = None, subset: Sequence[int] = ()
     ) -> None:
-        """`below` has bounds of symbols; `left` are the registers of the tile that `layout` has, if not all."""
+        """Prepares the symbols.
+
+        Args:
+            out: the lowering.
+            op: operation whose `map` and symbols are emitted.
+            layout: layout of the tile that `op` accesses or computes.
+            below: exclusive upper bounds of symbols, in addition to those that follow from their definition.
+            subset: registers of the tile that are in `layout`, if only some are.
+        """
         self.out = out
         symbols = [out.values[s] for s in op.symbols]
-        self.lowered: list[Index] = [self._gathered(s, left) if is_vector(s) else s for s in symbols]
+        self.lowered: list[Index] = [self._gathered(s, subset) if is_vector(s) else s for s in symbols]
         super().__init__(layout, op.symbols, [is_vector(v) for v in self.lowered], below)
 
-    def _gathered(self, value: SSAValue, left: Sequence[int]) -> SSAValue:
-        """Returns a gathered index in the registers `left`, or in all; as a scalar if these are equal."""
-        value = self.out.picked(value, left) if left else value
+    def _gathered(self, value: SSAValue, subset: Sequence[int]) -> SSAValue:
+        """Returns the vector `value` of gathered indices, restricted to the registers `subset` (all if empty).
+
+        It is a scalar if all registers have the same value.
+        """
+        value = self.out.picked(value, subset) if subset else value
         op = value.owner
         if isinstance(op, kernel.SplatOp):
             return op.source
@@ -64,14 +79,14 @@ class Places(TileForms):
         return self.out.emit(kernel.ExtractOp(value), value.name_hint) if shape_of(value.type) == (1,) else value
 
     def described(self, access: Access) -> dict[str, Any]:
-        """Emits coordinates and checks, and returns the access as builders of the kernel dialect take it."""
+        """Emits coordinates and checks, and returns `access` as keyword arguments of `kernel.load` and similar ops."""
         origins = [self.origin(index) for index in (*access.coordinates, *access.checks)]
         values, rank, bits = [*map(self.out.value, origins)], len(access.coordinates), len(self.layout.reg)
         parts = {"coordinates": values[:rank], "regs": access.regs(bits), "vec": access.vec}
         return {**parts, **_checked(access, values[rank:], bits)} if access.checks else parts
 
     def origin(self, offsets: Offsets) -> Index:
-        """The value in register 0 of this thread; a vector with one entry a register where these differ otherwise."""
+        """Returns the value in register 0 of the thread; a vector of all registers if there are no constant steps."""
         return self._vector(offsets.form) if offsets.per_register else self._sum(offsets.form)
 
     def _sum(self, form: Form) -> Index:
@@ -83,7 +98,7 @@ class Places(TileForms):
         return self.out.mul(self.scalar(atom), factor)
 
     def scalar(self, atom: Atom) -> Index:
-        """The value of an atom that is the same in all registers."""
+        """Returns the value of an atom that is equal in all registers."""
         if atom[0] == SYM:
             return self.lowered[number_of(atom)]
         form, shift = self._shifted(atom)
@@ -92,14 +107,18 @@ class Places(TileForms):
         return self.out.add(self.out.div(self._sum(form), atom[3]), -shift)
 
     def _shifted(self, atom: Atom) -> tuple[Form, int]:
-        """The dividend of `atom` plus a multiple of the divisor that makes it never negative, and that multiple."""
+        """Returns the dividend of `atom` shifted by a multiple of the divisor, and that multiple as a quotient.
+
+        The shifted dividend is never negative, so that unsigned division applies. A dividend of unknown range is
+        assumed to be at least about -2^30.
+        """
         form, divisor = Form(atom[1], atom[2]), atom[3]
         bounds = self.simplifier.interval(form)
         low = bounds[0] if bounds is not None else -(1 << 30) // divisor * divisor
         quotient = 0 if low >= 0 else -(low // divisor)
         return Form(form.terms, form.constant + quotient * divisor), quotient
 
-    # Vectors: one entry for every register.
+    # Vectors with one entry for every register.
 
     def _constant(self, value: int) -> SSAValue:
         return self.out.emit(payload.ConstantOp(value, VectorType(IndexType(), [self.layout.registers])))
@@ -133,7 +152,13 @@ class Places(TileForms):
         return self.out.emit(arith.AddiOp(quotient, self._constant(-shift))) if shift else quotient
 
     def _remainder(self, dividend: SSAValue, form: Form, divisor: int) -> SSAValue:
-        """The remainder of `dividend`, which is `form` and not negative: no division where little is left to take."""
+        """Returns `dividend mod divisor`; a conditional subtraction if the dividend is less than `2 * divisor`.
+
+        Args:
+            dividend: vector that is not negative.
+            form: the dividend as a form, for its range.
+            divisor: positive number.
+        """
         if divisor & (divisor - 1) == 0:
             return self.out.emit(arith.AndIOp(dividend, self._constant(divisor - 1)))
         number, bounds = self._constant(divisor), self.simplifier.interval(form)
@@ -143,18 +168,18 @@ class Places(TileForms):
         return self.out.emit(payload.SelectOp(over, self.out.emit(arith.SubiOp(dividend, number)), dividend))
 
     def _indices(self, d: int) -> SSAValue:
-        """The tile's index `d` in every register."""
+        """Returns the tile's index `d` in every register."""
         out = self.out
         origin = out.thread_bits([b[d] for b in (*self.layout.lane, *self.layout.warp)])
         steps = [b[d] for b in self.layout.reg]
         if self.carry_free[d]:
             return out.emit(kernel.IndicesOp(out.value(origin), steps))
-        own = out.emit(kernel.IndicesOp(out.value(0), [0] * len(steps)))
+        indices = out.emit(kernel.IndicesOp(out.value(0), [0] * len(steps)))
         for bit, step in enumerate(steps):
             alone = [step if b == bit else 0 for b in range(len(steps))]
-            own = out.emit(arith.XOrIOp(own, out.emit(kernel.IndicesOp(out.value(0), alone))))
+            indices = out.emit(arith.XOrIOp(indices, out.emit(kernel.IndicesOp(out.value(0), alone))))
         base = out.emit(kernel.SplatOp(out.value(origin), self.layout.registers))
-        return out.emit(arith.XOrIOp(own, base))
+        return out.emit(arith.XOrIOp(indices, base))
 
 
 def _checked(access: Access, checks: list[SSAValue], bits: int) -> dict[str, Any]:
@@ -173,14 +198,15 @@ def affine(out: Lowering, op: tile.AffineOp) -> Index:
 
 
 def holder_predicate(out: Lowering, layout: Linear) -> SSAValue | None:
-    """True in the threads that hold an element nobody before them holds; None if that is every thread."""
+    """Returns a condition that is true in exactly one thread per element, the first holder; None if all hold different
+    elements."""
     redundant, lanes = layout.redundant(), len(layout.lane)
     bits = sorted((*redundant.lane, *(lanes + b for b in redundant.warp)))
     return _first_holder(out, bits, lanes + len(layout.warp)) if bits else None
 
 
 def _first_holder(out: Lowering, bits: list[int], total: int) -> SSAValue:
-    """True where `bits` of the thread's number, which has `total` bits, are zero."""
+    """Returns true in the threads whose number, of `total` bits, has zeros at the positions `bits`."""
     if bits == list(range(bits[0], bits[-1] + 1)):
         mask = out.thread_field(bits[0], len(bits), total)
     else:
@@ -201,10 +227,10 @@ def load(out: Lowering, op: tile.LoadOp) -> SSAValue:
 
 @lowers(tile.StoreOp, tile.AtomicRmwOp)
 def store(out: Lowering, op: Write) -> None:
-    """The registers of a tile to memory, every element by one of the threads that hold it."""
-    layout, left = out.layout(op.value).compact()
-    value, target = out.picked(out.vector(op.value), left), out.of(op.target)
-    places = Places(out, op, layout, left=left)
+    """Stores the registers of a tile; only the first thread that holds an element stores it."""
+    layout, registers = out.layout(op.value).compact()
+    value, target = out.picked(out.vector(op.value), registers), out.of(op.target)
+    places = Places(out, op, layout, subset=registers)
     access = plan_access(op, places, target.type)
     if access.never:
         return
@@ -214,7 +240,13 @@ def store(out: Lowering, op: Write) -> None:
 
 @dataclass(frozen=True)
 class SharedPlace:
-    """Where a thread's registers are in a shared buffer: `kernel.load`'s coordinate, register steps and width."""
+    """Offsets of a thread's registers in a shared buffer, as `kernel.load` and `kernel.store` take them.
+
+    origin  offset of register 0, in elements
+    regs    step of each bit of the register number, in elements
+    vec     elements of one vector access
+    xor     true if steps are combined with the origin by XOR, because they share bits; otherwise they are added
+    """
 
     origin: Index
     regs: tuple[int, ...]
@@ -234,8 +266,14 @@ class SharedPlace:
 
 @dataclass(frozen=True)
 class MatrixPlace(SharedPlace):
-    """Where the rows of a thread are in a shared buffer, for `kernel.ldmatrix` and `kernel.stmatrix`: `count` matrices
-    at a time, whose steps are `regs`."""
+    """Offsets of matrix rows in a shared buffer, for `kernel.ldmatrix` and `kernel.stmatrix`.
+
+    Each lane provides the address of one row of 16 bytes. `regs` are the steps of the bits of the register number that
+    select a group of matrices.
+
+    count  matrices of one instruction
+    trans  true if matrices are transposed
+    """
 
     count: int
     trans: bool
@@ -253,13 +291,22 @@ class MatrixPlace(SharedPlace):
 def shared_place(
     out: Lowering, shared: Shared, layout: Linear, bytes_each: int, moving: Sequence[int] = (), moved: Index = 0
 ) -> SharedPlace:
-    """The places of `layout`'s elements in `shared`. `moved` is an offset to combine with, made of `moving` images."""
+    """Returns the offsets of a tile in a shared buffer.
+
+    Args:
+        out: the lowering.
+        shared: layout of the buffer.
+        layout: register layout of the tile.
+        bytes_each: size of an element in bytes.
+        moving: images, in the buffer, of the bits of a run-time coordinate, such as k in a dot.
+        moved: offset of that coordinate: the XOR of the `moving` images of its set bits.
+    """
     regs = shared.images(layout.reg)
     threads = shared.images((*layout.lane, *layout.warp))
     origin = out.thread_bits(threads)
     mixed = fold(int.__or__, threads, 0)
-    apart = all(not image & mixed for image in moving)
-    origin = out.add(origin, moved) if apart else out.xor(origin, moved)
+    is_separate = all(not image & mixed for image in moving)
+    origin = out.add(origin, moved) if is_separate else out.xor(origin, moved)
     mixed = fold(int.__or__, moving, mixed)
     xor = not is_disjoint(regs) or any(r & mixed for r in regs)
     vec = register_width(regs, (*threads, *moving), WIDEST // bytes_each) if layout.lanes > 1 else 1
@@ -267,8 +314,17 @@ def shared_place(
 
 
 def matrix_place(out: Lowering, shared: Shared, layout: Linear, element: Attribute) -> MatrixPlace | None:
-    """The place of a tile held as `layout`, if it is made of matrices whose rows are contiguous in `shared`: along what
-    four neighbouring lanes hold in pairs, or, transposed, along what eight do."""
+    """Returns the offsets for `ldmatrix` or `stmatrix`, or None if the layouts do not fit these instructions.
+
+    The tile must consist of 8x8 matrices of 16-bit elements, with rows that are contiguous in shared memory. A row is
+    held by four neighbouring lanes, two elements each; or, transposed, by one element of each of eight lanes.
+
+    Args:
+        out: the lowering.
+        shared: layout of the buffer.
+        layout: register layout of the tile.
+        element: element type.
+    """
     if not isinstance(element, BFloat16Type | Float16Type) or not layout.reg or not layout.is_injective:
         return None
     pairs, rows = (layout.reg[0], *layout.lane[:2]), layout.lane[2:]
@@ -288,31 +344,62 @@ def matrix_place(out: Lowering, shared: Shared, layout: Linear, element: Attribu
 def store_shared(
     out: Lowering, value: SSAValue, layout: Linear, buffer: SSAValue, shared: Shared, matrices: bool = False
 ) -> None:
-    """Put a tile in registers into `buffer`; every element is written by one thread. With `matrices`, by matrices of
-    whole warps where the layouts are such."""
-    compact, left = layout.compact()
-    value = out.picked(value, left)
+    """Stores a tile to shared memory; every element is written by one thread.
+
+    Args:
+        out: the lowering.
+        value: vector of registers.
+        layout: register layout of the tile.
+        buffer: destination.
+        shared: layout of `buffer`.
+        matrices: whether to use `stmatrix` if the layouts allow it.
+    """
+    compact, registers = layout.compact()
+    value = out.picked(value, registers)
     place = matrix_place(out, shared, compact, element_type(value.type)) if matrices else None
     place = place or shared_place(out, shared, compact, element_bytes(value.type))
     place.store(out, value, buffer, holder_predicate(out, compact))
 
 
 def load_shared(out: Lowering, buffer: SSAValue, shared: Shared, layout: Linear, matrices: bool = False) -> SSAValue:
-    """A tile from `buffer` into the registers of `layout`. With `matrices`, as matrices where the layouts are such."""
+    """Returns the registers of a tile that is loaded from shared memory.
+
+    Args:
+        out: the lowering.
+        buffer: source.
+        shared: layout of `buffer`.
+        layout: register layout of the result.
+        matrices: whether to use `ldmatrix` if the layouts allow it.
+    """
     element = element_type(buffer.type)
     place = matrix_place(out, shared, layout, element) if matrices else None
     return (place or shared_place(out, shared, layout, element_bytes(element))).load(out, buffer)
 
 
 def stage(out: Lowering, value: SSAValue, layout: Linear, shared: Shared, hint: str | None) -> SSAValue:
+    """Stores a tile to a new shared buffer, and returns the buffer.
+
+    Args:
+        out: the lowering.
+        value: vector of registers.
+        layout: register layout of the tile.
+        shared: layout of the buffer.
+        hint: name of the tile, from which the name of the buffer is made.
+    """
     buffer = out.at_head(kernel.SharedOp(element_type(value.type), shared.size), f"{hint or 'tile'}_shared")
     store_shared(out, value, layout, buffer, shared)
     return buffer
 
 
-class Scratch:
-    """Shared buffers of a kernel for tiles that are there for a short time, by element type and size. Whoever takes one
-    has what was free for longest. A kernel with rings, which take shared memory for the whole time, `shares` them."""
+class SharedBufferPool:
+    """Pool of temporary shared buffers of a kernel, by element type and size.
+
+    `take` returns the buffer that has been free for longest.
+
+    Attributes:
+        shares: true if the kernel has circular buffers. They occupy shared memory for the whole kernel, so conversions
+            of layouts use this pool. In other kernels each conversion has its own buffer.
+    """
 
     def __init__(self, op: tile.KernelOp) -> None:
         self.shares = any(isinstance(o, RingOp) for o in op.walk())
@@ -320,8 +407,17 @@ class Scratch:
         self._made = Counter[tuple[Attribute, int]]()
 
     def take(self, out: Lowering, element: Attribute, shared: Shared, held: Sequence[Linear], hint: str) -> SSAValue:
-        """A buffer of the size of `shared` for a tile that is held as each of `held`; a new one, until there are enough
-        for turns. It is private to warpgroups as long as all who take it keep to their warpgroup's part."""
+        """Returns a buffer for one tile: a new one until there are `EPILOGUE_BUFFERS` of this size, then a reused one.
+
+        A buffer is marked `warp_group_private` as long as, in all its uses, each warpgroup accesses only its own part.
+
+        Args:
+            out: the lowering.
+            element: element type.
+            shared: layout of the buffer.
+            held: register layouts in which the tile is stored and loaded.
+            hint: name of the tile.
+        """
         kind, private = (element, shared.size), kernel.WARPGROUP if groups_apart(shared, *held) else None
         free = self._free.setdefault(kind, [])
         if not free or self._made[kind] < EPILOGUE_BUFFERS:
@@ -334,13 +430,17 @@ class Scratch:
         return buffer
 
     def give(self, buffer: SSAValue) -> None:
+        """Returns `buffer` to the pool."""
         t = memory_type(buffer)
         self._free[t.element_type, t.get_shape()[0]].append(buffer)
 
 
 def groups_apart(shared: Shared, *layouts: Linear) -> tuple[Coordinate, ...]:
-    """The bases of the number of the warpgroup, if every warpgroup keeps to its own part of `shared` in all layouts,
-    and the parts lie one behind the other; else, or for one warpgroup, none."""
+    """Returns the bases of the bits of the warpgroup's number if each warpgroup accesses only its own part of `shared`.
+
+    This must hold in all `layouts`, and the parts must be consecutive in memory. Returns an empty tuple otherwise, and
+    for a single warpgroup.
+    """
     groups = layouts[0].warp[log2(kernel.WARPGROUP) :]
     if any(layout.warp[log2(kernel.WARPGROUP) :] != groups for layout in layouts):
         return ()
@@ -354,7 +454,7 @@ def groups_apart(shared: Shared, *layouts: Linear) -> tuple[Coordinate, ...]:
 def lower_stage(out: Lowering, op: tile.StageOp) -> None:
     value, held, at, hint = out.of(op.source), out.layout(op.source), layout_in_shared(op.result), op.source.name_hint
     if all(isinstance(u.operation, tile.TmaStoreOp) for u in op.result.uses):
-        buffer = out.state(Scratch).take(out, element_type(value.type), at, [held], hint or "tile")
+        buffer = out.state(SharedBufferPool).take(out, element_type(value.type), at, [held], hint or "tile")
         store_shared(out, value, held, buffer, at, matrices=True)
         out.values[op.result] = buffer
     else:

@@ -1,4 +1,8 @@
-"""Scans of tiles: registers of a thread one after another, then lanes by shuffles, then warps through shared memory."""
+"""Lowers `tile.scan` (a prefix sum or similar) along a dimension of a tile.
+
+Each thread scans its registers one after another. Lanes combine their totals by shuffles, then warps through shared
+memory. Each thread finally combines its elements with the total of all elements before its own.
+"""
 
 from __future__ import annotations
 
@@ -17,8 +21,13 @@ from .exchanges import gathered_from_warps
 
 @dataclass(frozen=True)
 class _Order:
-    """Holders of the bits of the scanned coordinate, the lowest bits first: bits of the register's number, neighbouring
-    bits of the lane's number from `first_lane` on, bits of the warp's number."""
+    """Bits of the scanned coordinate, by where the layout stores them, from the lowest to the highest.
+
+    registers   bits of the register number that are the lowest bits of the coordinate
+    lanes       number of consecutive bits of the lane number that are the next bits
+    first_lane  first of these bits of the lane number
+    warps       bits of the warp number that are the highest bits
+    """
 
     registers: list[int]
     lanes: int
@@ -27,7 +36,7 @@ class _Order:
 
     @staticmethod
     def of(layout: Linear, dim: int) -> _Order | None:
-        """Returns the holders in `layout`, or None if registers do not come before lanes, and these before warps."""
+        """Returns the order of dimension `dim` in `layout`, or None unless registers precede lanes, and lanes warps."""
         bits = [unit(len(layout.shape), dim, 1 << b) for b in range(log2(layout.shape[dim]))]
         registers = [layout.reg.index(b) for b in bits if b in layout.reg]
         lanes = [layout.lane.index(b) for b in bits if b in layout.lane]
@@ -44,12 +53,12 @@ class _Order:
 @lowers(tile.ScanOp)
 def scan(out: Lowering, op: tile.ScanOp) -> None:
     layout, dim, kind, hint = out.layout(op.source), op.dim.data, op.kind.data, op.result.name_hint
-    order, left = _Order.of(layout, dim), layout.without([dim])
+    order, total_layout = _Order.of(layout, dim), layout.without([dim])
     if order is None:
         raise refused(op, "scans a layout whose bits are not in the order of the dimension")
-    kept = tuple(b for i, b in enumerate(left.reg) if i not in order.registers)
-    left = Linear(left.shape, kept, left.lane, left.warp)
-    picks, back = left.picks(out.layout(op.init)), out.layout(op.carry).picks(left)
+    register_bases = tuple(b for i, b in enumerate(total_layout.reg) if i not in order.registers)
+    total_layout = Linear(total_layout.shape, register_bases, total_layout.lane, total_layout.warp)
+    picks, back = total_layout.picks(out.layout(op.init)), out.layout(op.carry).picks(total_layout)
     if picks is None or back is None:
         raise refused(op, "starts with a tile in another layout than that of the source")
     init, source = out.picked(out.vector(op.init), picks), out.of(op.source)
@@ -64,7 +73,7 @@ def scan(out: Lowering, op: tile.ScanOp) -> None:
             local, total = new.result, new.carry
         before, total = steps.lanes(total, order)
         if order.warps:
-            others, total = steps.warps(op, total, left, order)
+            others, total = steps.warps(op, total, total_layout, order)
             before = steps.combined(others, before)
         before = steps.combined(init, before)
         bits = [b for b in range(len(layout.reg)) if b not in order.registers]
@@ -75,7 +84,10 @@ def scan(out: Lowering, op: tile.ScanOp) -> None:
 
 
 class _Steps:
-    """Emits the steps of a scan on vectors that have one register for each scan of the thread."""
+    """Emitter of the steps of a scan between threads.
+
+    The vectors have one register for each scan of the thread, that is for each element in the other dimensions.
+    """
 
     def __init__(self, out: Lowering, kind: ReductionKind, init: SSAValue) -> None:
         self.out, self.kind, self.type = out, kind, init.type
@@ -93,7 +105,15 @@ class _Steps:
         return self.out.emit(kernel.ShuffleOp(value, self.out.value(lane), flips))
 
     def lanes(self, value: SSAValue, order: _Order) -> tuple[SSAValue, SSAValue]:
-        """Returns the combination of the lanes before each one, and that of all lanes, in log2(lanes) shuffles."""
+        """Scans over lanes, in log2(lanes) steps with one shuffle each (Hillis and Steele).
+
+        Args:
+            value: totals of the lane.
+            order: order of the scanned coordinate.
+
+        Returns:
+            The combination of all preceding lanes, and the combination of all lanes.
+        """
         out, last = self.out, (1 << order.lanes) - 1
         if not order.lanes:
             return self.neutral, value
@@ -105,16 +125,26 @@ class _Steps:
             return out.compare("ge", place, distance, "has_lane"), self._from(value, source)
 
         for step in range(order.lanes):
-            there, other = before(value, 1 << step)
-            value = self._chosen(there, self.combined(other, value), value)
-        there, other = before(value, 1)
+            has_lane, other = before(value, 1 << step)
+            value = self._chosen(has_lane, self.combined(other, value), value)
+        has_lane, other = before(value, 1)
         end = out.add(lane, out.mul(out.xor(place, last), 1 << order.first_lane)) if order.lanes < LANE_BITS else last
-        return self._chosen(there, other, self.neutral), self._from(value, end)
+        return self._chosen(has_lane, other, self.neutral), self._from(value, end)
 
-    def warps(self, op: tile.ScanOp, total: SSAValue, left: Linear, order: _Order) -> tuple[SSAValue, SSAValue]:
-        """Returns the combination of the warps before each one, and that of all warps, through shared memory."""
+    def warps(self, op: tile.ScanOp, total: SSAValue, layout: Linear, order: _Order) -> tuple[SSAValue, SSAValue]:
+        """Scans over warps, through shared memory.
+
+        Args:
+            op: the scan, for its name.
+            total: totals of the warp.
+            layout: layout of `total`.
+            order: order of the scanned coordinate.
+
+        Returns:
+            The combination of all preceding warps, and the combination of all warps.
+        """
         out, count = self.out, len(order.warps)
-        gathered = gathered_from_warps(out, total, left, order.warps, op.result.name_hint)
+        gathered = gathered_from_warps(out, total, layout, order.warps, op.result.name_hint)
         images = [1 << order.warps.index(w) if w in order.warps else 0 for w in range(log2(out.warps))]
         place = out.bits_of(out.id("warp"), images)
         size = shape_of(gathered.type)[0]

@@ -1,8 +1,10 @@
-"""TMA boxes at the kernel level: those that partitions hand each other through rings, and those that results leave as.
+"""Lowers TMA copies: loads through circular buffers between warp-specialised partitions, and stores of results.
 
-A ring is slots in shared memory, two mbarriers a slot, and a cursor in each partition: see
-`dialects/kernel/barriers.py` for how it works. The cursor, a slot and its phase, is carried by every loop that puts
-into the ring or takes from it.
+A *ring* (`tile.ring`) is a circular buffer of slots in shared memory with two mbarriers per slot. The module docstring
+of `dialects/kernel/barriers.py` describes the protocol. Each partition has a *cursor* in each ring: the number of its
+slot and its phase. Every loop that uses a ring carries the cursor.
+
+A *box* is the part of a tile that one TMA instruction copies: one panel, whose rows are as long as the swizzle.
 """
 
 from __future__ import annotations
@@ -26,17 +28,24 @@ from ....dialects.support.locations import refused
 from ....dialects.tile.copies import box_dimensions, slots_of, tiles_of
 from ...analysis.async_copies import divides
 from .emitter import LOOP_STATES, Index, LoopState, Lowering, lowers
-from .memory import Places, Scratch, groups_apart
+from .memory import Places, SharedBufferPool, groups_apart
 
 
 class Queue:
-    """One ring: a buffer of slots for each of its tiles, the barriers, and where the partition that is being lowered
-    is.
+    """Lowered ring, with the cursor of the partition that is being lowered.
 
-    `per_warpgroup`: everybody who reads the tiles is a product of warpgroups, so one thread of each gives a slot back;
-    otherwise every thread does. `cluster` blocks fill the slots together, if it is more than one: then each has to know
-    from the consumers of all of them that a slot is free. `late` is the slot of a group that stays taken into the next
-    iteration.
+    Attributes:
+        slots: number of slots.
+        tiles: shared layout and element type of each tile in a slot.
+        buffers: shared buffer for each tile, with all slots.
+        full, empty: mbarriers of the slots.
+        per_warpgroup: true if only `wgmma` reads the tiles. Then one thread per warpgroup releases a slot, otherwise
+            every thread does.
+        cluster: number of blocks that fill a slot together by multicast loads. Then the producer of each of them waits
+            for the consumers of all.
+        slot, phase: the cursor.
+        taken: block of the `tile.consumer_wait` whose slot is not released yet.
+        late: slot that is released in the next iteration, because dots in flight still read it.
     """
 
     def __init__(self, out: Lowering, ring: SSAValue) -> None:
@@ -58,6 +67,7 @@ class Queue:
         self.late: Index | None = None
 
     def advance(self, out: Lowering) -> None:
+        """Emits the step of the cursor to the next slot."""
         op = out.add_op(kernel.AdvanceOp(out.value(self.slot), out.value(self.phase), self.slots))
         self.go_to(op.next_slot, op.next_phase)
 
@@ -67,7 +77,7 @@ class Queue:
 
 
 def queues(op: tile.KernelOp) -> dict[SSAValue, Queue]:
-    """The queue of each ring of a kernel; none as long as no ring is lowered."""
+    """Returns an empty table, ring at the tile level -> `Queue`, as the state of a kernel."""
     return {}
 
 
@@ -78,8 +88,10 @@ def ring(out: Lowering, op: tile.RingOp) -> None:
 
 @lowers(tile.WarpSpecializeOp)
 def warp_specialize(out: Lowering, op: tile.WarpSpecializeOp) -> None:
-    """The consumer's warps come first, so who a thread is stays as it was; of the producer one thread works. One thread
-    initialises all barriers, before the partitions begin."""
+    """Lowers the partitions. The warps of the consumer come first, so its threads keep their numbers.
+
+    One thread of the producer works. Before the partitions start, one thread of the block initialises all mbarriers.
+    """
     rings = list(out.state(queues).values())
     with out.when(out.compare("eq", out.id("thread"), 0, "first")):
         for q in rings:
@@ -103,13 +115,14 @@ def warp_specialize(out: Lowering, op: tile.WarpSpecializeOp) -> None:
     out.location = op.location
     programs, warps = [Region(consumer), Region(producer)], [out.warps, out.producers]
     out.add_op(kernel.WarpSpecializeOp(["consumer", "producer"], warps, op.registers, programs))
-    if clustered:  # no block ends while others may still fill its slots or tell it of free ones
+    # No block may end while other blocks can still write to its slots or arrive at its mbarriers.
+    if clustered:
         out.add_op(kernel.ClusterBarrierOp())
 
 
 @lowers(tile.ConsumerWaitOp)
 def consumer_wait(out: Lowering, op: tile.ConsumerWaitOp) -> None:
-    """A wait for the next group; its tiles become their places."""
+    """Lowers the wait for a full slot; its tiles become views of the buffers."""
     queue = out.state(queues)[op.ring]
     if queue.taken is not None:
         raise refused(op, "takes from a ring before what was taken last is given back")
@@ -117,13 +130,13 @@ def consumer_wait(out: Lowering, op: tile.ConsumerWaitOp) -> None:
     out.add_op(kernel.MbarWaitOp(queue.full, out.value(queue.slot), out.value(queue.phase)))
     for buffer, (shared, _), result in zip(queue.buffers, queue.tiles, op.res, strict=True):
         offset = out.value(out.mul(queue.slot, shared.size))
-        made = kernel.SubviewOp(buffer, offset, shared.size)
-        out.values[result] = out.emit(made, result.name_hint or "taken")
+        view = kernel.SubviewOp(buffer, offset, shared.size)
+        out.values[result] = out.emit(view, result.name_hint or "taken")
 
 
 @lowers(tile.ConsumerReleaseOp)
 def consumer_release(out: Lowering, op: tile.ConsumerReleaseOp) -> None:
-    """Give a slot back, where the condition holds; and go on to the next, unless that was done where it was taken."""
+    """Lowers the release of a slot, if the condition holds; advances the cursor if a slot was taken in this block."""
     queue, condition = out.state(queues)[op.ring], out.maybe(op.condition)
     goes_on = queue.taken is not None
     slot = queue.late if op.is_late or not goes_on else queue.slot
@@ -137,9 +150,17 @@ def consumer_release(out: Lowering, op: tile.ConsumerReleaseOp) -> None:
 
 
 def _arrive(out: Lowering, queue: Queue, slot: SSAValue, condition: SSAValue | None) -> None:
-    """Tell the producer, or those of all blocks that fill the slot together, that it is free."""
+    """Emits the arrival at the `empty` mbarrier of a slot, in all blocks that fill the slot together.
+
+    Args:
+        out: the lowering.
+        queue: the ring.
+        slot: number of the slot.
+        condition: condition of the release, if any.
+    """
     ranks: list[SSAValue | None] = [None]
-    if queue.per_warpgroup:  # the first threads of a warpgroup tell one block each
+    # The first `cluster` threads of a warpgroup arrive, each at the mbarrier of one block.
+    if queue.per_warpgroup:
         thread = out.value(out.rem(out.id("thread"), LANES * kernel.WARPGROUP))
         ranks = [thread] if queue.cluster > 1 else ranks
         elected = out.compare(*(("lt", thread, queue.cluster) if queue.cluster > 1 else ("eq", thread, 0)), "elected")
@@ -154,12 +175,12 @@ def _arrive(out: Lowering, queue: Queue, slot: SSAValue, condition: SSAValue | N
 
 @lowers(tile.TmaLoadOp)
 def box(out: Lowering, op: tile.TmaLoadOp) -> None:
-    """`tile.producer_load` starts it: it needs to know the slot."""
+    """Emits nothing: `producer_load` starts the copy, because it knows the slot."""
 
 
 @lowers(tile.ProducerLoadOp)
 def producer_load(out: Lowering, op: tile.ProducerLoadOp) -> None:
-    """Wait for a free slot, announce what comes, and start the boxes."""
+    """Emits a wait for an empty slot, announces the bytes at the `full` mbarrier, and starts the copies."""
     queue = out.state(queues)[op.ring]
     slot = out.value(queue.slot)
     out.add_op(kernel.MbarWaitOp(queue.empty, slot, out.value(out.xor(queue.phase, 1))))
@@ -172,8 +193,18 @@ def producer_load(out: Lowering, op: tile.ProducerLoadOp) -> None:
 
 
 def _load(out: Lowering, op: tile.TmaLoadOp, buffer: SSAValue, place: Index, shared: Shared, queue: Queue) -> None:
-    """A tile, as one box for each of its panels; of a tile for all blocks of a cluster, this block's share of the rows,
-    for all of them."""
+    """Emits the copies of a tile to a slot, one box per panel.
+
+    With multicast each block copies its share of the rows to all blocks of the cluster.
+
+    Args:
+        out: the lowering.
+        op: the load.
+        buffer: shared buffer of the tile.
+        place: offset of the slot in `buffer`, in elements.
+        shared: layout of the tile.
+        queue: the ring.
+    """
     boxes, shape = _boxes(op, op.result), list(shape_of(op.result.type))
     row_bytes, first = boxes.row * element_bytes(op.result.type), 0
     ranks = range(queue.cluster if op.multicast is not None else 0)
@@ -192,36 +223,46 @@ def _load(out: Lowering, op: tile.TmaLoadOp, buffer: SSAValue, place: Index, sha
 
 @lowers(tile.TmaStoreOp)
 def tma_store(out: Lowering, op: tile.TmaStoreOp) -> None:
-    """Let one thread start the boxes of a tile; if each warpgroup, which held it, has boxes of its own, let one of each
-    do so. They are one bulk group."""
+    """Lowers the store of a staged tile: one thread starts the copies of all boxes, as one bulk group.
+
+    If each warpgroup staged a part of the tile that consists of whole boxes, one thread per warpgroup stores its part.
+    """
     stage, buffer = op.value.owner, out.of(op.value)
     if not isinstance(stage, tile.StageOp):
         raise refused(op, "stores what no tile.stage has staged")
     shared, boxes = shared_of_type(op.value.type), _boxes(op, op.value)
     groups = groups_apart(shared, out.layout(stage.source))
-    own = part_of_group(shared.shape, groups) or shared.shape
-    if own[boxes.fast] < boxes.row:
-        groups, own = (), shared.shape
-    tensor_map = _tensor_map(out, op, op.target, boxes, own[1 - boxes.fast])
+    part = part_of_group(shared.shape, groups) or shared.shape
+    if part[boxes.fast] < boxes.row:
+        groups, part = (), shared.shape
+    tensor_map = _tensor_map(out, op, op.target, boxes, part[1 - boxes.fast])
     skipped = [0] * (LANE_BITS + log2(kernel.WARPGROUP))
     first = [out.thread_bits([*skipped, *(b[d] for b in groups)]) for d in range(2)]
     start = out.thread_bits([*skipped, *(shared.place(b) for b in groups)])
     thread = out.rem(out.id("thread"), LANES * kernel.WARPGROUP) if groups else out.id("thread")
     with out.when(out.compare("eq", thread, 0, "elected")):
-        for panel in range(0, own[boxes.fast], boxes.row):
+        for panel in range(0, part[boxes.fast], boxes.row):
             at = [out.add(first[d], panel if d == boxes.fast else 0) for d in range(2)]
             coordinates = _coordinates(out, op, op.value, at)
             where = out.value(out.add(start, _panel(shared, boxes, panel)))
             out.add_op(kernel.TmaStoreOp(buffer, where, tensor_map, coordinates))
         out.add_op(kernel.BulkCommitOp())
-    out.state(Scratch).give(buffer)
+    out.state(SharedBufferPool).give(buffer)
 
 
 Move = tile.TmaLoadOp | tile.TmaStoreOp
 
 
 def _tensor_map(out: Lowering, op: Move, memory: SSAValue, boxes: Boxes, rows: int) -> SSAValue:
-    """The map of boxes, of so many rows each, of the buffer `memory` that a tile is loaded from or stored to."""
+    """Returns the TMA tensor map of a buffer.
+
+    Args:
+        out: the lowering.
+        op: the load or store.
+        memory: the buffer, at the tile level.
+        boxes: layout of the tile in shared memory.
+        rows: rows of a box.
+    """
     if (dimensions := box_dimensions(op.map.data)) is None:
         raise refused(op, "is no tile of two dimensions in boxes")
     buffer = out.of(memory)
@@ -239,21 +280,32 @@ def _boxes(op: Move, tile: SSAValue) -> Boxes:
 
 
 def _panel(shared: Shared, boxes: Boxes, start: int) -> int:
+    """Returns the offset, in elements, of the panel that begins at `start` of the contiguous dimension."""
     return shared.place((start, 0) if boxes.fast == 0 else (0, start))
 
 
 def _coordinates(out: Lowering, op: Move, tile: SSAValue, at: Sequence[Index]) -> list[SSAValue]:
-    """Where a box starts in its buffer, whose first element is `at` in the tile."""
-    places, found = Places(out, op, Linear(shape_of(tile.type), (), (), ())), list[SSAValue]()
+    """Returns the coordinates in global memory of the first element of a box.
+
+    Args:
+        out: the lowering.
+        op: the load or store.
+        tile: the tile.
+        at: indices of the element in the tile.
+    """
+    places, coordinates = Places(out, op, Linear(shape_of(tile.type), (), (), ())), list[SSAValue]()
     for form in map(places.form, op.map.data.results):
         factors = [(at[number_of(a)] if a[0] == DIM else places.scalar(a), factor) for a, factor in form.terms]
-        found.append(out.value(reduce(out.add, [*(out.mul(*f) for f in factors), form.constant])))
-    return found
+        coordinates.append(out.value(reduce(out.add, [*(out.mul(*f) for f in factors), form.constant])))
+    return coordinates
 
 
 class Cursors(LoopState):
-    """The cursors that a loop carries: of the rings that it puts into or takes from; and for those that it gives back
-    an iteration late the slot that is still taken, at first any."""
+    """State of a loop that uses rings: the cursor of each ring.
+
+    For a ring whose slots are released one iteration late, the loop also carries the number of the slot that is not
+    released yet. Its initial value is arbitrary, since the first release has no effect.
+    """
 
     def __init__(self, out: Lowering, op: scf.ForOp) -> None:
         users = (tile.ProducerLoadOp, tile.ConsumerWaitOp, tile.ConsumerReleaseOp)
