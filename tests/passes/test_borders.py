@@ -1,4 +1,4 @@
-"""Each border lets the dialect of its level through and stops the ones next to it."""
+"""Borders between levels: `verify-level` accepts the operations of its level and refuses those of adjacent ones."""
 
 from __future__ import annotations
 

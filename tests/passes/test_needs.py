@@ -1,4 +1,4 @@
-"""Passes that are skipped because a module lacks what they need would change nothing, and remark nothing."""
+"""A pass is skipped if the module lacks operations that it needs. Such a pass would change and remark nothing."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ PASSES = [p for load in get_all_passes().values() if getattr(p := load(), "needs
 
 
 def mistakes(module: ModuleOp, passes: list[type[ModulePass]]) -> Iterator[str]:
-    """Runs every pass that would be skipped on `module`. Yields what those do that act."""
+    """Runs every pass that would be skipped on `module`. Yields a message for each change, remark or error."""
     context, words, before = make_context(), words_of(module), contents_of(module)
     for make in passes:
         module_pass = make()
@@ -53,7 +53,7 @@ def mistakes(module: ModuleOp, passes: list[type[ModulePass]]) -> Iterator[str]:
 
 
 def chunks(file: Path) -> Iterator[ModuleOp]:
-    """Yields the modules of a file of the corpus that are valid, and whose targets are known."""
+    """Yields the modules of a lit test that are valid and have a known target."""
     for chunk, _ in split_chunks(file.read_text(encoding="utf-8")):
         try:
             module = parse_module(make_context(), chunk, file.name)
@@ -84,7 +84,7 @@ def _programs() -> dict[str, tuple[Any, tuple[torch.Tensor, ...]]]:
 @pytest.mark.parametrize("target", ["sm_90a", "cpu"])
 @pytest.mark.parametrize("name", _programs())
 def test_programs_on_their_way_down(name: str, target: str) -> None:
-    """Before each pass, every pass that would be skipped changes nothing."""
+    """Before each pass of the pipeline, every pass that would be skipped changes nothing."""
 
     class Check(Observer):
         def before(self, module_pass: ModulePass, module: ModuleOp) -> None:

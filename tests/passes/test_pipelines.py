@@ -1,4 +1,4 @@
-"""Pipeline text: what is added to the default pipeline, values without quotes, messages."""
+"""Pipeline text: additions to the default pipeline, values without quotes, and error messages."""
 
 from __future__ import annotations
 

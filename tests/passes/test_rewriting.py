@@ -1,4 +1,4 @@
-"""The pattern driver: locations survive, errors arrive as they are, nothing else is touched."""
+"""The pattern driver keeps locations, passes errors on unchanged, and touches no other operation."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from deplodock.passes.rewriting import rewrite_module
 
 
 class AddToLoop(RewritePattern):
-    """Replaces a sum by an op that holds a product in a region."""
+    """Replaces an addition by an op whose region holds a multiplication."""
 
     @op_type_rewrite_pattern
     def match_and_rewrite(self, op: AddfOp, rewriter: PatternRewriter, /) -> None:
@@ -25,7 +25,7 @@ class AddToLoop(RewritePattern):
 
 
 class Refuse(RewritePattern):
-    """Raises the error it was made with."""
+    """Raises the error that it was constructed with."""
 
     def __init__(self, error: Exception) -> None:
         self.error = error

@@ -1,4 +1,4 @@
-"""A schedule has one text: in the IR, in `--explain`, in `--schedule` and in records."""
+"""The text of a schedule is the same in the IR, in `--explain`, in `--schedule` and in records."""
 
 from __future__ import annotations
 

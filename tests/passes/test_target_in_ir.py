@@ -1,4 +1,4 @@
-"""The target is in the IR: passes and printers do not read the machine, and the text of a program has the numbers."""
+"""The target is an attribute of the IR with all numbers. Passes and printers do not read the local machine."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ PIPELINE = "tensor-to-loop,loop-to-tile,tile-to-kernel"
 
 
 def lowered(text: str, pipeline: str = PIPELINE) -> tuple[ModuleOp, str]:
-    """A program at the kernel level, and its CUDA or C++."""
+    """Returns a program at the kernel level, and its CUDA or C++."""
     ctx = make_context()
     module = parse_module(ctx, text, "program.mlir")
     run_passes(ctx, module, parse_passes(pipeline))
@@ -48,7 +48,7 @@ def lowered(text: str, pipeline: str = PIPELINE) -> tuple[ModuleOp, str]:
 
 @pytest.fixture
 def another_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
-    """A function after which the machine is another one: a fitted model, measured cores, and a foreign /proc."""
+    """Returns a function that replaces the local machine: other fitted constants, measured rates and processor."""
 
     def change() -> None:
         monkeypatch.setattr(host, "_cpuinfo", lambda: ("Another processor", ["sse2", "avx", "avx2"]))
@@ -67,7 +67,7 @@ def another_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable
 
 @pytest.fixture(autouse=True)
 def nothing_remembered() -> object:
-    """The machine is looked at anew before and after each test."""
+    """Clears the cache of measured rates before and after each test."""
     host.measured_cores.cache_clear()
     yield None
     host.measured_cores.cache_clear()
@@ -88,7 +88,7 @@ def test_passes_do_not_see_the_machine(target: str, another_machine: Callable[[]
 def test_the_text_of_a_program_reproduces(
     target: str, another_machine: Callable[[], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What the driver knows of a machine is in the text, and gives the same kernels elsewhere."""
+    """Numbers of the local machine are in the text, which gives the same kernels on another machine."""
     module = parse_module(make_context(), LINEAR, "program.mlir")
     plain = Compilation(module.clone(), target, level="tensor")
     printed = plain.text("cuda")
@@ -152,7 +152,7 @@ print("done", len(sys.modules))
 
 
 def test_passes_and_printers_touch_nothing_of_the_machine() -> None:
-    """A run of all levels in a process in which files, databases and the environment cannot be read."""
+    """All levels run in a process that cannot read files, databases and the environment."""
     code = f"ROOT = {str(ROOT)!r}\nLINEAR = {LINEAR!r}\n{GUARDED}"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.stdout.startswith("done"), done.stderr
@@ -188,7 +188,7 @@ MACHINE = {"os", "sqlite3", "pathlib", "platform", "subprocess", "socket", "temp
 
 
 def reads_of(text: str) -> list[str]:
-    """The modules of the machine that a source file imports, and its calls of `open`."""
+    """Returns the modules about the local machine that a source text imports, and its calls of `open`."""
     found: list[str] = []
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.Import):
@@ -227,7 +227,7 @@ def test_reads_are_found(text: str) -> None:
 
 
 def test_an_option_of_a_pass_sets_the_target() -> None:
-    """What a pass was told, the passes after it read, too."""
+    """The option `target` of a pass sets the target for later passes too."""
     module, text = lowered(LINEAR, f'tensor-to-loop{{target="cpu{{isa=neon cores=3}}"}},{PIPELINE.partition(",")[2]}')
     assert target_of(module).name == "cpu{isa=neon cores=3}"
     assert "__global__" not in text
@@ -243,8 +243,10 @@ SM_100: Target = eval(RECORD.strip().removesuffix(","), vars(architectures))
 
 @pytest.mark.parametrize("record", [SM_100, replace(SM_100, rates=UNKNOWN)], ids=["rates", "no rates"])
 def test_a_program_of_a_new_architecture_runs(record: Target, stub_cuda: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One record is all that a new architecture takes: programs are planned, printed and run for it. Without rates the
-    strategies that need no model decide."""
+    """A new architecture needs one record: programs are planned, printed and run for it.
+
+    Without rates, the strategies that need no planning model decide.
+    """
     import torch
 
     import deplodock
@@ -270,7 +272,7 @@ def test_a_program_of_a_new_architecture_runs(record: Target, stub_cuda: Any, mo
 
 
 def test_records_have_the_numbers_of_machines() -> None:
-    """An attribute that is a record is not verified again."""
+    """All records of targets are valid, since an attribute that names a record is not verified again."""
     for record in (*TARGETS.values(), CPU):
         assert problem_of(record) is None
     assert problem_of(replace(SM_100, sms=0)) == "sms is 0"
@@ -296,7 +298,7 @@ func.func @main(%x: tensor<1024x1024xf32>) -> (tensor<1024xf32>, tensor<1024xf32
 
 @pytest.mark.parametrize(("special", "nests"), [("4.0e12", 2), ("1.0e9", 3)])
 def test_fusion_reads_the_target_of_the_module(special: str, nests: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Exponentials are computed twice where they cost nothing by the numbers in the text, whatever the tables say."""
+    """Fusion duplicates exponentials if the module's target says that they are cheap, whatever the tables say."""
     for name, record in TARGETS.items():
         slow = replace(record.rates, special=1.0)
         monkeypatch.setitem(TARGETS, name, replace(record, rates=slow, fusion=replace(record, rates=slow)))
@@ -308,7 +310,7 @@ def test_fusion_reads_the_target_of_the_module(special: str, nests: int, monkeyp
 
 
 def test_fusion_predicts_with_the_precision_that_schedules_get(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The option `f32_matmul_precision` reaches the planning model that fusion asks."""
+    """The option `f32_matmul_precision` is passed to the planning model that fusion uses."""
     asked = list[str]()
     monkeypatch.setattr(
         contractions, "rank", lambda info, target, precision: asked.append(precision) or rank(info, target)

@@ -1,4 +1,4 @@
-"""A module is verified after each pass that changed it, whatever it changed."""
+"""A module is verified after each pass that changed it, for any kind of change."""
 
 from __future__ import annotations
 

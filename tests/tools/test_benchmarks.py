@@ -1,4 +1,4 @@
-"""The suites of `benchmarks/`: cases, interrupted runs, comparison of two runs, and the page of results."""
+"""The suites of `benchmarks/`: cases, continued runs, the comparison of two runs, and the page of results."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def row(ours: float, eager: float, right: bool = True, spread: float = 0.02, **m
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
 def test_the_cases_are_programs(device: str, benchmarks: Any) -> None:
-    """Their expressions run on their inputs, at least in shapes; keys are unique."""
+    """Each case runs on meta tensors of its shapes, and the keys of cases are unique."""
     found = benchmarks("common.cases").cases(("seed84", "classes"), device, ["f32", "bf16"])
     assert len(found) == len({c.key for c in found}) > 2 * 84
     assert len([c for c in found if c.group.targets]) == len(found) - 2 * 84
@@ -64,7 +64,7 @@ def test_inputs_are_the_same_for_the_same_seed(benchmarks: Any) -> None:
 def test_a_run_on_the_cores_goes_on_and_is_written(
     benchmarks: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What was done before is not measured again; the results have what they were measured on."""
+    """A repeated run does not measure finished cases again. Its result file names the machine."""
     monkeypatch.setattr(torch, "compile", lambda function, **_: function)  # which takes long
     journal, out = tmp_path / "cases.jsonl", tmp_path / "found.json"
     done = {"right": True, "errors": {}, "times": row(1.0, 3.0)["times"]}
@@ -84,7 +84,7 @@ def test_a_run_on_the_cores_goes_on_and_is_written(
 
 
 def test_rooms_import_what_all_share_and_themselves() -> None:
-    """No module of a room needs another room, or a path that somebody set."""
+    """A folder of `benchmarks` imports `common`, `convnets` and itself, and needs no change of `sys.path`."""
     rooms = {path.stem for path in (ROOT / "benchmarks").glob("*/*.py")} - {"torch_compile"}  # which the tests have too
     for path in sorted((ROOT / "benchmarks").glob("*/*.py")):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
@@ -97,7 +97,7 @@ def test_rooms_import_what_all_share_and_themselves() -> None:
 
 
 def test_every_module_is_imported() -> None:
-    """What they take from the library and from the tests is there."""
+    """All imports of the benchmarks from the library and from the tests exist."""
     code = """
 from importlib import import_module
 from pathlib import Path
@@ -160,7 +160,7 @@ def test_the_page_of_results_is_up_to_date(benchmarks: Any) -> None:
 
 
 def test_the_page_says_on_what_it_was_measured(benchmarks: Any, tmp_path: Path) -> None:
-    """Also what is wrong, what is predicted, and what was not compared as all others were."""
+    """The page names the machine, wrong and predicted results, and cases with other baselines."""
     results, page = benchmarks("common.results"), benchmarks("suite.results_page").page
     about = {
         "gpu": "NVIDIA H200",

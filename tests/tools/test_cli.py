@@ -1,4 +1,4 @@
-"""The `deplodock` command: what it prints, and that whatever is wrong is one line and a non-zero exit."""
+"""The `deplodock` command: its output, and its errors, which are one line with a non-zero exit code."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ SCHEDULED = {
 
 @pytest.mark.parametrize("code", SCHEDULED)
 def test_every_scheduling_pass_that_matched_is_a_diff(capsys: pytest.CaptureFixture[str], code: str) -> None:
-    """A diff each, in this order, in which what a pass did not touch is context."""
+    """`-vv` prints a diff for each scheduling pass that changed the IR, in order, with few changed lines."""
     assert cli.main(["compile", "-c", code, "--ir", "tile", "-vv"]) == 0
     out = capsys.readouterr().out
     shown = [n for n in re.findall(r"^>>> t:(\S+)$", out, re.M) if n not in ("cse", "dce")]
@@ -142,7 +142,7 @@ def test_json_has_the_kernels(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_every_launch_is_reported(capsys: pytest.CaptureFixture[str]) -> None:
-    """A long sum is split over blocks and a second kernel; kernels that are the same are launched twice."""
+    """A long sum is split into two kernels. Equal kernels are one kernel with several launches."""
     code, out, _ = run(capsys, "compile", "-c", "torch.randn(100000).sum()", "--json", "--target", "sm_80")
     kernels = json.loads(out)["kernels"]
     assert code == 0
@@ -262,7 +262,7 @@ def test_a_model_is_not_run_but_what_is_says_how(capsys: pytest.CaptureFixture[s
 def test_a_model_that_is_nowhere_is_refused_at_once(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, folder: str, prompt: str
 ) -> None:
-    """Without asking a network that does not answer again and again."""
+    """If the model hub does not answer, an unknown model is refused without further requests."""
     from deplodock.extras.llm import models
 
     monkeypatch.setattr(models, "hub_answers", lambda: False)
@@ -293,7 +293,7 @@ def test_a_file_that_defines_no_program_is_refused(
 
 
 def test_what_is_not_compared_is_not_ok(capsys: pytest.CaptureFixture[str]) -> None:
-    """Numbers that are drawn are PyTorch's own; the reference cannot be compared with itself."""
+    """Results that depend on random numbers cannot be compared with PyTorch, nor the reference with itself."""
     drawn = "torch.randn(4).bernoulli()"
     code, out, _ = run(capsys, "run", "-c", drawn, "--executor", "reference", "--json")
     found = json.loads(out)
@@ -360,7 +360,7 @@ def test_a_schedule_in_text(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_a_pipeline_in_text(capsys: pytest.CaptureFixture[str]) -> None:
-    """The named pipelines written out give what is the default; each level ends at its border."""
+    """`-p default` equals no option. A pipeline must pass the border of each level, in order."""
     _, default, _ = run(capsys, "compile", "-c", RMSNORM)
     _, given, _ = run(capsys, "compile", "-c", RMSNORM, "-p", "default")
     assert given.replace("// deplodock options: --pipeline default\n", "") == default
@@ -384,7 +384,7 @@ def test_a_pipeline_in_text(capsys: pytest.CaptureFixture[str]) -> None:
 
 @dataclass(frozen=True)
 class CrashPass(ModulePass):
-    """A pass with a bug."""
+    """A pass that raises a KeyError."""
 
     name = "crash-here"
 
@@ -403,7 +403,7 @@ def test_a_bug_in_a_pass_is_named_with_its_line(
 
 
 def test_what_is_printed_says_where_it_comes_from(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    """In MLIR and CUDA, through `dl-opt`; without dates and folders."""
+    """MLIR and CUDA name version, source and options, also through `dl-opt`, but no dates and folders."""
     path = tmp_path / "program.py"
     path.write_text(f"import torch\nfrom torch import nn\n{RMSNORM}\n")
     command = ["compile", str(path), "--target", "sm_80", "--schedule", "warps=1"]

@@ -1,4 +1,4 @@
-"""The benchmark of compile time runs, and its shares belong to the whole. How long things take is not a test."""
+"""The benchmark of compile time runs, and its parts add up. Speed itself is not tested."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""dl-opt as a command: exit codes, one-line errors, files it writes, and how fast it starts."""
+"""The command dl-opt: exit codes, errors of one line, written files, and its start time."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def run(*args: str, stdin: str = PROGRAM) -> tuple[int, str, str]:
 
 @dataclass(frozen=True)
 class CrashPass(ModulePass):
-    """A pass with a bug."""
+    """A pass that raises a KeyError."""
 
     name = "crash"
     depth: int = 0
@@ -51,7 +51,7 @@ class CrashPass(ModulePass):
 
 @dataclass(frozen=True)
 class BreakPass(ModulePass):
-    """A pass that leaves a use in front of its definition."""
+    """A pass that makes the IR invalid: a use comes before its definition."""
 
     name = "break"
 
@@ -66,7 +66,7 @@ class BreakPass(ModulePass):
 
 @dataclass(frozen=True)
 class DeclinePass(ModulePass):
-    """A pass that declines."""
+    """A pass that changes nothing and emits a remark."""
 
     name = "decline"
 
@@ -195,7 +195,7 @@ def test_the_ir_around_a_pass() -> None:
 
 
 def test_check_each_says_what_it_checked() -> None:
-    """And takes the one function that is there for the program."""
+    """The summary of `--check-each`. Without `@main` the only function is the program."""
     code, _, err = run("-p", "cse,canonicalize,dce", "--check-each", stdin=PROGRAM.replace("func.return", DEAD))
     assert code == 0
     assert err.startswith("dl-opt: check-each: 3 passes, 1 of them changed the program and not its answer: executed")
@@ -268,7 +268,7 @@ def test_pipeline_text_reads_back() -> None:
 
 
 def test_diffs_show_only_what_changed() -> None:
-    """What stays keeps its number, names of attributes too, and moving to the right is no change."""
+    """Unchanged operations keep their numbers in a diff, and a change of indentation is no change."""
     from deplodock.passes.pass_manager import diff_lines
 
     sums = "  %0 = arith.addf %x, %x : f32\n  %1 = math.exp %0 : f32\n  %2 = arith.addf %x, %x : f32\n"
@@ -327,7 +327,7 @@ def test_verify_diagnostics_exit_with_zero() -> None:
 
 
 def test_broken_pipe_between_passes_is_quiet(tmp_path: Path) -> None:
-    """A diff that nobody reads any more is no error of the pass that made it."""
+    """If the reader of a diff has ended, the pass does not fail."""
     path = tmp_path / "long.mlir"
     path.write_text(
         "".join(f"func.func @g{i}(%x: f32) {{\n%y = arith.addf %x, %x : f32\nfunc.return\n}}" for i in range(999))
@@ -347,7 +347,7 @@ def test_broken_pipe_is_quiet(tmp_path: Path) -> None:
 
 
 def test_start_is_fast(tmp_path: Path) -> None:
-    """0.4 s of processor time is the promise; the check leaves room for a busy machine."""
+    """The documented start time is 0.4 s of processor time; the test allows 0.8 s."""
     path = tmp_path / "x.mlir"
     path.write_text(PROGRAM)
     before = os.times()

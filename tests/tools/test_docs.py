@@ -1,6 +1,6 @@
-"""The commands of all pages work, and the README shows the output that its commands print.
+"""The commands in all documents work, and the README shows the output of its commands.
 
-The installations are left out; `.ci/run` types them.
+Installation commands are excluded; `.ci/run` runs them.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ RMSNORM = "nn.RMSNorm(64)(torch.randn(1, 3, 64))"
 
 
 def commands(file: str) -> list[str]:
-    """The lines of the `sh` blocks of a document, without comments; of `pip ... && command` the command."""
+    """Returns the lines of the `sh` blocks of a document without comments, and without `pip ... &&` before a command."""
     blocks = re.findall(r"^```sh\n(.*?)^```", (ROOT / file).read_text(encoding="utf-8"), re.M | re.S)
     lines = [
         re.sub(r"\s+#.*", "", line).strip() for block in blocks for line in block.replace("\\\n", " ").splitlines()
@@ -39,13 +39,13 @@ def commands(file: str) -> list[str]:
 
 
 def shortened(line: str) -> str:
-    """The line with a search of two trials within the budget that it names."""
+    """Returns the line with searches limited to two trials."""
     return re.sub(r"--budget \w+", r"\g<0> --trials 2", line)
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder in which the commands run, one after the other: some read what those above them wrote."""
+    """Returns the folder in which the commands run in order. Some read files that earlier ones wrote."""
     return tmp_path_factory.mktemp("docs")
 
 

@@ -1,4 +1,4 @@
-"""Optional packages are plug-ins: without the folder and the entry points of one, everything else works."""
+"""Optional packages are plug-ins: without the folder and entry points of one, everything else works."""
 
 from __future__ import annotations
 
@@ -158,7 +158,7 @@ assert "greet" in dir(deplodock)
 
 
 def test_a_strangers_package_adds_the_same(tmp_path: Path) -> None:
-    """A command, a kind of FILE with an option, a text of `--emit`, a policy and a function."""
+    """An external package adds a command, a kind of FILE with an option, an `--emit` text, a policy and a function."""
     (tmp_path / "stranger.py").write_text(STRANGER)
     install_package(tmp_path, "stranger", GROUPS)
     environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
@@ -173,7 +173,7 @@ def test_a_strangers_package_adds_the_same(tmp_path: Path) -> None:
 
 
 def test_every_parameter_is_read_in_some_mode() -> None:
-    """And the tables name no others."""
+    """Each parameter of a command is read in some mode, and the tables of modes name no others."""
     context = click.Context(cli.cli)
     for name in cli.cli.list_commands(context):
         command = cli.cli.get_command(context, name)

@@ -48,7 +48,7 @@ def test_file(name: str) -> None:
 
 
 def test_real_executables() -> None:
-    """The shortest file of each folder through processes and pipes, so that nothing depends on sharing a process."""
+    """The shortest file of each folder runs as separate processes with pipes."""
     files = sorted((ROOT / name for name in TESTS), key=lambda file: file.stat().st_size, reverse=True)
     first_of_folder = {file.parent: file for file in files}
     lit_tool = Path(sys.executable).with_name("lit")

@@ -69,7 +69,7 @@ def test_every_step_is_recorded_and_none_stops_the_next(minutes: Any, tmp_path: 
 
 
 def test_a_step_goes_on_in_the_next_call(minutes: Any, tmp_path: Path) -> None:
-    """One line a call until there are three; the budget of the first call ends in between, and one call is killed."""
+    """A step writes three lines over several calls: one ends with its budget, and one is killed."""
     running, steps, _ = minutes
     lines = tmp_path / "lines"
     text = f'while [ $(cat "{lines}" 2>/dev/null | wc -l) -lt 3 ]; do echo x >> "{lines}"; sleep 0.4; done'
@@ -86,7 +86,7 @@ def test_a_step_goes_on_in_the_next_call(minutes: Any, tmp_path: Path) -> None:
 
 
 def test_a_lost_device_is_no_end(minutes: Any, tmp_path: Path) -> None:
-    """A process that ended after a case goes on with the next one; one that gets nowhere fails."""
+    """A process that ends after a new result is started again; one without new results fails."""
     running, steps, _ = minutes
     lines = tmp_path / "lines"
     text = f'echo x >> "{lines}"; [ $(cat "{lines}" | wc -l) -ge 3 ] || exit 70'
@@ -97,7 +97,7 @@ def test_a_lost_device_is_no_end(minutes: Any, tmp_path: Path) -> None:
 
 
 def test_a_command_ends_with_a_script_that_is_killed(minutes: Any, tmp_path: Path) -> None:
-    """Or it would share the device with the next call's."""
+    """A command that survived its script would share the GPU with the next call."""
     code = (
         "import sys, time; from pathlib import Path; sys.path.insert(0, sys.argv[1])\n"
         "from benchmarks.gpu_minutes import running, steps\n"
@@ -132,7 +132,7 @@ def test_what_has_no_time_waits_for_the_next_call(minutes: Any, tmp_path: Path) 
 
 
 def test_journal_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Cases that are done are not run again; errors are rows; what was begun twice and did not end is given up."""
+    """Finished cases are not run again, errors are rows, and a case that ended its process twice is given up."""
     monkeypatch.syspath_prepend(str(ROOT))
     Journal: Any = import_module("benchmarks.common.journal").Journal
     path, runs = tmp_path / "cases.jsonl", list[str]()
@@ -237,7 +237,7 @@ def test_dies(): os._exit(6)
 
 
 def test_outcomes_of_tests_have_an_origin(tmp_path: Path, minutes: Any) -> None:
-    """They are written one by one, and a second call runs what the first has not."""
+    """Outcomes are written one by one, and a second call runs the remaining tests."""
     (tmp_path / "test_some.py").write_text(TESTS)
     (tmp_path / "pytest.ini").write_text("[pytest]\n")
     journal = tmp_path / "tests.jsonl"
@@ -263,8 +263,10 @@ def test_outcomes_of_tests_have_an_origin(tmp_path: Path, minutes: Any) -> None:
 
 
 def test_rehearsal(tmp_path: Path, request: pytest.FixtureRequest) -> None:
-    """All steps: a bundle is made, the script is killed during a step and called again with its files; a sanitizer
-    finds something, and a step is over its limit."""
+    """Runs all steps: the bundle is made, and the script is killed during a step and called again with its files.
+
+    A sanitizer reports an error, and a step exceeds its limit.
+    """
     if not request.config.getoption("--rehearsal"):
         pytest.skip("takes minutes: --rehearsal")
     bundle, first, out = tmp_path / "bundle", tmp_path / "first", tmp_path / "out"

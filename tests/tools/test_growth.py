@@ -1,9 +1,9 @@
-"""Compile time has no cliffs: the work of every pass grows about as fast as the program.
+"""Compile time grows linearly: the work of each pass is about proportional to the size of the program.
 
-Work is counted in calls of Python and C functions, which a busy machine leaves as they are. Each kind of graph is made
-2 and 4 times as large as its smallest size, which is one where kernels have reached the size that they are bounded
-by: below it the work still grows with the size of the kernels. Where a program twice as large has more than twice as
-many operations at a level, as when one kernel becomes several, the work of a pass is held against the operations.
+Work is counted in calls of Python and C functions, which does not depend on the load of the machine. Each kind of
+program is made at 2 and 4 times its smallest size. At that size its kernels have reached their largest size; below it
+work also grows with the size of kernels. If doubling a program more than doubles the operations at a level, because a
+kernel becomes several, the work of a pass is compared with the number of operations.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ LONG = {
 
 
 class CountCalls(Observer):
-    """Counts the calls of functions in every pass."""
+    """Counts the function calls and the operations of every pass."""
 
     def __init__(self) -> None:
         self.calls: dict[str, int] = {}
@@ -95,7 +95,7 @@ class CountCalls(Observer):
         self._profile = cProfile.Profile()
 
     def start(self) -> None:
-        """Begin to count."""
+        """Starts to count calls."""
         self._profile = cProfile.Profile()
         self._profile.enable()
 
@@ -108,19 +108,25 @@ class CountCalls(Observer):
         self.size(module_pass.name, module)
 
     def size(self, name: str, module: ModuleOp) -> None:
-        """Note how many operations `name` reads or writes at most."""
+        """Records the number of operations of a module, if it is the largest that the pass `name` has seen."""
         found = sum(1 for _ in module.walk())
         self.operations[name] = max(found, self.operations.get(name, 0))
 
     def count(self, name: str) -> None:
-        """Add what was called since `start` to what `name` called."""
+        """Adds the calls since `start` to those of the pass `name`."""
         self._profile.disable()
         calls = sum(entry.callcount for entry in self._profile.getstats())
         self.calls[name] = self.calls.get(name, 0) + calls
 
 
 def measured(kind: str, size: int, limit: int | None = None) -> CountCalls:
-    """The calls in every pass, and in printing, for a program of the kind; `limit`: bytes that a call may take."""
+    """Counts the calls of all passes and of printing for one program.
+
+    Args:
+        kind: key of `KINDS`.
+        size: size of the program.
+        limit: memory limit of the program in bytes, or None.
+    """
     torch.manual_seed(0)
     function, args = KINDS[kind](size)
     with torch.no_grad():
@@ -137,7 +143,7 @@ def measured(kind: str, size: int, limit: int | None = None) -> CountCalls:
 
 
 def exponents(small: CountCalls, large: CountCalls) -> dict[str, float]:
-    """How the work of each pass, and all of it, grows when the size doubles."""
+    """Returns the exponent of growth for each pass, and for all passes as `all`, when the size doubles."""
     found = {"all": log2(sum(large.calls.values()) / sum(small.calls.values()))}
     for name, calls in large.calls.items():
         if name in small.calls and small.calls[name] >= FEW * sum(small.calls.values()):
@@ -148,7 +154,7 @@ def exponents(small: CountCalls, large: CountCalls) -> dict[str, float]:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_work_grows_with_the_program(kind: str, request: pytest.FixtureRequest) -> None:
-    """From the second largest size to the largest."""
+    """Compares the second largest with the largest size."""
     if kind in LONG and request.config.getoption("--growth") != "all":
         pytest.skip("only with --growth all")
     small, large = (measured(kind, SMALLEST[kind] << doublings) for doublings in (1, 2))
@@ -157,14 +163,14 @@ def test_work_grows_with_the_program(kind: str, request: pytest.FixtureRequest) 
 
 
 def test_work_within_a_limit_of_memory() -> None:
-    """The limit of one operator that has many steps: nothing may be kept in between, and one kernel is too small."""
+    """An operator of many steps with the memory limit 0: no value may be materialised, but one kernel is too small."""
     small, large = (measured("crossed_values", size, 0) for size in (128, 256))
     steep = {name: round(e, 2) for name, e in exponents(small, large).items() if e > EXPONENT}
     assert not steep
 
 
 def test_kernels_of_a_scan_grow_with_its_steps() -> None:
-    """No step computes all steps before it again, once kernels have reached their size."""
+    """Kernels of an unrolled scan do not recompute all earlier steps in each step."""
     sizes = list[int]()
     for steps in (16, 32):
         function, args = KINDS["unrolled_scan"](steps)
@@ -174,7 +180,7 @@ def test_kernels_of_a_scan_grow_with_its_steps() -> None:
 
 
 def test_quadratic_work_is_seen() -> None:
-    """A pass that looks at all pairs of operations is one that the bound refuses."""
+    """The check refuses a pass that compares all pairs of operations."""
 
     def pairs(size: int) -> CountCalls:
         counter, module = CountCalls(), capture(*KINDS["many_results"](size)).module

@@ -1,4 +1,4 @@
-"""Texts do not depend on the hash seed: not those of captured programs, of fusion, of records, nor of the printer."""
+"""Texts do not depend on Python's hash seed: captured programs, fusion, records, and printed CUDA."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SEED = "77"
 
 
 def texts() -> Iterator[str]:
-    """What is compared."""
+    """Yields the texts that are compared."""
     for name in levels.PROGRAMS:
         program = levels.compiled(name)
         yield from (program.ir(level) for level in (*levels.DIALECT_LEVELS, "cuda"))

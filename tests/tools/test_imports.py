@@ -1,4 +1,4 @@
-"""Import cycles: the library has none, neither of modules nor of folders, not even by imports inside of functions."""
+"""The library has no import cycles among modules or folders, including imports inside of functions."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ SHARED_BY_DIALECTS = {"dialects.layouts", "dialects.shapes", "dialects.support"}
 
 
 def room_of(name: str) -> str:
-    """Returns the room of a module, the unit of the check: a folder such as `passes.loop`, or a single file."""
+    """Returns the room of a module: its folder, such as `passes.loop`, or the file itself if it is in no folder."""
     parts = name.split(".")[1:]
     return ".".join(parts[:3] if ".".join(parts[:2]) in SHARED_BY_DIALECTS else parts[:2])
 
@@ -83,7 +83,7 @@ def circles(uses: Mapping[str, Set[str]]) -> list[set[str]]:
 
 
 def test_no_circles() -> None:
-    """Also counts imports inside of functions."""
+    """Imports inside of functions count too."""
     uses = imports_of_library()
     assert len(uses) > 100
     assert circles(uses) == []

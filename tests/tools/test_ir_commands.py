@@ -1,4 +1,4 @@
-"""`deplodock compile PROGRAM.mlir` and `deplodock run PROGRAM.mlir`: IR at each level, for GPUs and for cores."""
+"""`deplodock compile PROGRAM.mlir` and `deplodock run PROGRAM.mlir`: IR at each level, for GPUs and the CPU."""
 
 from __future__ import annotations
 

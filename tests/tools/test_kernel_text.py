@@ -1,4 +1,4 @@
-"""Texts of kernels and schedules as the commands print them: order, words of the target, folded helpers."""
+"""Kernels and schedules as the commands print them: order, terms of the target, hidden helper functions."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, 
 
 @pytest.mark.parametrize("target", ["cpu", "sm_90a"])
 def test_candidates_are_sorted_and_can_be_pasted(target: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """The first number of a line decides the order, and `--schedule` takes the schedule as it is printed."""
+    """Candidates are sorted by the printed time, and `--schedule` accepts a printed schedule."""
     program = ["-c", "torch.relu(torch.randn(96, 64) @ torch.randn(64, 80) + 1)", "--target", target]
     _, out, _ = run(capsys, "compile", *program, "--explain")
     lines = re.findall(r"^  \d+\. ([\d.]+) us.*?(<.*>)", out, re.M)
@@ -75,7 +75,7 @@ def test_too_few_samples_have_no_noise() -> None:
 
 
 def searched(noise: float) -> Search:
-    """A search that found one time."""
+    """Returns a search with one measured candidate."""
     program = "torch.relu(torch.randn(64))"
     (task,) = tasks_of(load(None, program, "cpu").compilation)
     search = Search(task, "cpu", Limits())

@@ -1,4 +1,4 @@
-"""Three programs at all levels: read back, and replayed by dl-opt to the same CUDA."""
+"""Three programs at all levels: their text is parsed, and dl-opt lowers it to the same CUDA."""
 
 from __future__ import annotations
 

@@ -31,8 +31,7 @@ def run(capsys: pytest.CaptureFixture[str], *options: str, code: int = 0) -> Any
 
 
 def test_all_of_it(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Measured on the cores, each kernel too, beside what is predicted for a GPU. Inductor, which takes long to
-    compile, is left out."""
+    """Times on the CPU, also per kernel, and predictions for a GPU. Inductor compiles slowly and is excluded."""
     monkeypatch.setattr(torch, "compile", lambda function, **_: function)
     plot, trace = tmp_path / "times.svg", tmp_path / "trace.json"
     found = run(capsys, "--bench", "--profile", "--predict", "--plot", str(plot), "--trace", str(trace))
@@ -55,7 +54,7 @@ def test_all_of_it(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypat
 
 
 def check_trace(found: Any, kernels: set[str]) -> None:
-    """The format of trace events: complete ones with times in microseconds, and names of processes; one at a time."""
+    """Asserts the format of trace events: times in microseconds, named processes, no overlap within a process."""
     assert set(found) == {"traceEvents", "displayTimeUnit", "otherData"}
     names = {e["pid"]: e["args"]["name"] for e in found["traceEvents"] if e["ph"] == "M"}
     events = [e for e in found["traceEvents"] if e["ph"] == "X"]
@@ -100,7 +99,7 @@ def test_tables_fit() -> None:
 
 
 def test_noise_is_that_of_a_median() -> None:
-    """Of many runs of normal samples, 19 of 20 medians are within it."""
+    """For normally distributed samples about 95 % of the medians are within the noise."""
     import random
 
     rng, inside = random.Random(0), 0
@@ -141,7 +140,7 @@ END
 def test_ncu_counts_where_it_is(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stub_cuda: Any
 ) -> None:
-    """On a GPU; where it must not count, the times are there all the same."""
+    """On a GPU the profile has counters of ncu. Without permission to count it has the times only."""
     (tmp_path / "ncu").write_text(NCU)
     (tmp_path / "ncu").chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)

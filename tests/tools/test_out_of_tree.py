@@ -1,4 +1,4 @@
-"""The examples of packages outside of the library work when they are installed, and are small."""
+"""The examples of external packages work when they are installed, and are short."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_without_the_plugin_the_pass_is_unknown(tmp_path: Path) -> None:
 
 
 def test_the_plugin_is_part_of_a_compilation(tmp_path: Path) -> None:
-    """Its pass in the place that `-p` gives it; what it did is in the tensor level, and the result is right."""
+    """The plug-in's pass runs at the position that `-p` gives it, and the result is right."""
     environment = install(tmp_path, declared_entry_points(EXAMPLE))
     above = "torch-to-tensor,reduce-strength,verify-level{level=tensor}"
     rest = "tensor-to-loop,loop-to-tile,tile-to-kernel"
@@ -87,8 +87,10 @@ print(fastest.options, *("* 4.0f" in texts[n] for n in "12"), *("sum + sum" in t
 
 
 def test_the_search_finds_the_parameter_of_the_plugin(tmp_path: Path) -> None:
-    """No line of the tuner knows it: the option is a decision of the space, what it does is in the text of a candidate,
-    and the default policy ends with the value that makes the kernel fast."""
+    """The option of the plug-in's pass is a decision of the search space, without a line in the tuner.
+
+    The default policy finds the value that makes the kernel fast.
+    """
     environment = install(tmp_path, declared_entry_points(EXAMPLE))
     done = subprocess.run([sys.executable, "-c", SEARCH], env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
@@ -96,7 +98,7 @@ def test_the_search_finds_the_parameter_of_the_plugin(tmp_path: Path) -> None:
 
 
 def test_an_operator_of_somebody_else(tmp_path: Path) -> None:
-    """Its schema, its decomposition, an op of its own and what executes that."""
+    """An external operator with its schema, decomposition, op and interpreter."""
     example = EXAMPLE.parent / "custom_operator"
     environment = install(tmp_path, declared_entry_points(example), example)
     line = [str(BIN / "deplodock"), "run", str(example / "program.py"), "--executor", "simulator"]
@@ -116,8 +118,10 @@ def test_an_operator_of_somebody_else(tmp_path: Path) -> None:
 
 
 def test_a_pass_of_somebody_else_is_part_of_every_compilation(tmp_path: Path) -> None:
-    """The entry point puts the lowering into the default pipeline: of the command line, of `compile` and of
-    `torch.compile`. Without it the op of the plugin is refused at the border of the tensor level."""
+    """The entry point adds a lowering to the default pipeline of the command, of `compile` and of `torch.compile`.
+
+    Without it the plug-in's op is refused at the border of the tensor level.
+    """
     example = EXAMPLE.parent / "custom_operator"
     declared = declared_entry_points(example)
     environment = install(tmp_path, declared, example)

@@ -1,4 +1,4 @@
-"""The package as it would be published: what is in the source distribution and the wheel, and what they say."""
+"""The published package: contents and metadata of the source distribution and the wheel."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def tracked() -> list[str]:
 
 
 def build(kind: str, folder: Path, out: Path) -> Path:
-    """What setuptools makes of the project in `folder`, as pip would ask it to."""
+    """Builds the source distribution or the wheel of a project with setuptools, as pip does. Returns the file."""
     code = f"import setuptools.build_meta as b; print(b.build_{kind}({str(out)!r}))"
     done = subprocess.run([sys.executable, "-c", code], cwd=folder, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
@@ -35,7 +35,7 @@ def build(kind: str, folder: Path, out: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def published(tmp_path_factory: pytest.TempPathFactory) -> tuple[set[str], set[str], str]:
-    """The files of the source distribution, those of the wheel built from it, and its metadata."""
+    """Returns the files of the source distribution, the files of the wheel built from it, and its metadata."""
     if not tracked():
         pytest.skip("no checkout")
     work = tmp_path_factory.mktemp("package")
@@ -108,14 +108,14 @@ def test_every_pattern_of_data_matches() -> None:
 
 
 def test_links_of_the_readme_lead_somewhere_from_everywhere() -> None:
-    """The page of a package index has no files beside it."""
+    """Links of the README are absolute, because a package index shows it without other files."""
     links = re.findall(r"\]\(([^)]+)\)", (ROOT / "README.md").read_text(encoding="utf-8"))
     assert links
     assert [link for link in links if not link.startswith("https://")] == []
 
 
 def test_naming_compile_imports_no_exporter() -> None:
-    """PyTorch's exporter and Dynamo, as slow to import as everything else together, wait for the first capture."""
+    """PyTorch's exporter and Dynamo import slowly, so they are imported at the first capture."""
     code = "import sys, deplodock; deplodock.compile; print('torch._dynamo' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "False\n"

@@ -1,4 +1,4 @@
-"""The habits that `tests/prose.py` counts become fewer, never more."""
+"""The counts of `tests/prose.py` may only fall."""
 
 from __future__ import annotations
 

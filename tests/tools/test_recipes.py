@@ -33,7 +33,7 @@ def changed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, d
 
 
 def row_of(name: str, diff: dict[str, str]) -> str:
-    """Returns a row of the table: existing files with their lines, and how many files are new and deleted."""
+    """Returns a row of the table: existing files with their changed lines, and the numbers of new and deleted files."""
     existing = [f"`{path}` {lines}" for path, lines in diff.items() if lines not in ("new", "deleted")]
     kinds = [f"{n} {kind}" for kind in ("new", "deleted") if (n := [*diff.values()].count(kind))]
     return f"| {name} | {len(existing)} | {', '.join(existing) or 'none'} | {', '.join(kinds) or 'none'} |"
@@ -155,14 +155,14 @@ for name, p in products.items():
 
 
 def test_further_rows_of_atoms(changed: tuple[Path, dict[str, dict[str, str]]]) -> None:
-    """One of several atoms of a type is the first that fits."""
+    """Of several atoms for a type, the first one that fits is used."""
     environment = environment_of(changed[0], TESTS)
     done = subprocess.run([sys.executable, "-c", ATOMS], env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
 
 
 def test_a_program_uses_all_changes(changed: tuple[Path, dict[str, dict[str, str]]]) -> None:
-    """The program is planned with the atom for the target, runs by the stubbed driver, and has machine code."""
+    """A program for the added target uses the added atom, runs on the stubbed driver, and compiles to machine code."""
     copy, _ = changed
     command = [sys.executable, "-c", PROGRAM, str(copy)]
     done = subprocess.run(
@@ -180,7 +180,7 @@ def test_a_target_of_make_exists(line: str) -> None:
 
 
 def test_the_commands_of_python_have_these_options() -> None:
-    """Every option in a row of a Python command is among those of its text. The oracle runs, on no program."""
+    """Options in the rows of Python commands exist in the scripts. `tests/oracle.py check` runs without programs."""
     rows = [(command, row) for row in PAGE.splitlines() for command in COMMANDS if f"`{command}`" in row]
     python = [(command.rpartition(" && ")[2].split(), row) for command, row in rows if "python " in command]
     files = [f"tests/{words[2]}/__main__.py" if words[1] == "-m" else words[1] for words, _ in python]

@@ -1,4 +1,4 @@
-"""Rules about the repository itself: what a reviewer would otherwise have to look for in every change."""
+"""Rules about imports, files and names that a reviewer would otherwise check in every change."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_sizes(path: Path) -> None:
 
 
 def _library_imports(path: Path) -> set[str]:
-    """The modules of the library that `path` imports, as `package` or `package.module`, or names in a register."""
+    """Returns the modules of the library that `path` imports, also by `module:object` strings of registries."""
     package = path.relative_to(ROOT).parent.parts
     found: set[str] = set()
     for node in ast.walk(_tree(path)):
@@ -119,7 +119,7 @@ def test_layers(path: Path) -> None:
 
 @pytest.mark.parametrize("path", LIBRARY, ids=_name)
 def test_absolute_imports(path: Path) -> None:
-    """Of other packages only; and the dialect named `tensor` is ours."""
+    """Absolute imports are of other packages only, and never of xDSL's `tensor` dialect."""
     found = {alias.name for node in ast.walk(_tree(path)) if isinstance(node, ast.Import) for alias in node.names}
     for node in ast.walk(_tree(path)):
         if isinstance(node, ast.ImportFrom) and not node.level:
@@ -128,7 +128,7 @@ def test_absolute_imports(path: Path) -> None:
 
 
 def _room(module: Sequence[str]) -> str:
-    """The folder of `passes/` that a module is in: a level, a conversion, `analysis`, or "" for a file beside them."""
+    """Returns the folder of `passes/` that has a module, such as `tile` or `convert/tile_to_kernel`, or "" for none."""
     if len(module) < 2 or not (ROOT / "passes" / module[1]).is_dir():
         return ""
     return "/".join(module[1:3]) if module[1] == "convert" else module[1]
@@ -144,8 +144,10 @@ def _defines_a_pass(module: Sequence[str]) -> bool:
 
 
 def _direction_problems(own: Sequence[str], imported: Sequence[str]) -> list[str]:
-    """What is wrong with one module of `passes/` importing another: each folder stands by itself, over the analyses and
-    the files beside the folders."""
+    """Returns the faults of an import between two modules of `passes/`.
+
+    A folder may import itself, `analysis`, and files that are in no folder. A conversion may import its source level.
+    """
     room, other = _room(own), _room(imported)
     problems: list[str] = []
     if other and _defines_a_pass(imported):
@@ -196,7 +198,7 @@ def test_wrong_directions_are_found(own: str, imported: str) -> None:
 
 @pytest.mark.parametrize("path", LIBRARY, ids=_name)
 def test_torch_stays_above(path: Path) -> None:
-    """Dialects, passes and dl-opt never import torch; the backend and the package root only when something runs."""
+    """Dialects, passes and dl-opt never import torch. The backend and the root import it inside of functions only."""
     package = path.relative_to(ROOT).parent.parts[:1]
     if package[:1] in (("frontend",), ("extras",)) or package == ("tools",) and path.name != "dl_opt.py":
         return
@@ -209,7 +211,7 @@ def test_torch_stays_above(path: Path) -> None:
 
 
 def test_dl_opt_without_torch() -> None:
-    """Loading every dialect and every pass does not load torch."""
+    """Loading all dialects and passes does not import torch."""
     code = (
         "import sys, deplodock.tools.dl_opt as d; from deplodock.dialects import get_all_dialects as g;"
         "from deplodock.passes.pipelines import get_all_passes as p; [f() for f in [*g().values(), *p().values()]];"
@@ -220,7 +222,7 @@ def test_dl_opt_without_torch() -> None:
 
 
 def test_package_list() -> None:
-    """Every folder of the library is a package, which `setup.py` finds: nothing lists them."""
+    """Every folder of the library is a package. `setup.py` finds the packages; no file lists them."""
     folders = {path.parent for package in LIBRARY_FOLDERS for path in (ROOT / package).rglob("*.py")}
     assert all((folder / "__init__.py").exists() for folder in folders)
     config = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
@@ -236,7 +238,7 @@ def test_scripts_exist() -> None:
 
 
 def test_files_that_documents_name_exist() -> None:
-    """Each `folder/file.py` of a document: from the root, or from the end of a path."""
+    """Each `folder/file.py` in a document is the end of the path of a file."""
     files = {f"/{path.relative_to(ROOT).as_posix()}" for path in ROOT.glob("**/*.py")}
     documents = [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")]
     named = {(d.name, n) for d in documents for n in re.findall(r"`([\w./]+/\w+\.py)`", d.read_text(encoding="utf-8"))}
@@ -245,7 +247,7 @@ def test_files_that_documents_name_exist() -> None:
 
 
 def _pass_names(path: Path) -> set[str]:
-    """The names of the passes that a module defines."""
+    """Returns the names of the passes that a file defines."""
     found: set[str] = set()
     for node in _tree(path).body:
         if isinstance(node, ast.ClassDef) and PASS_BASES & {b.id for b in node.bases if isinstance(b, ast.Name)}:
@@ -257,7 +259,7 @@ def _pass_names(path: Path) -> set[str]:
 
 
 def test_every_pass_is_registered() -> None:
-    """The registry lists exactly the passes of the tree, each in a module of its name."""
+    """The registry has all passes, each in the module that its name requires."""
     in_tree = {name: path for path in sorted((ROOT / "passes").rglob("*.py")) for name in _pass_names(path)}
     assert set(OWN_PASSES) == set(in_tree)
     for name, path in in_tree.items():
@@ -270,9 +272,10 @@ def _module(path: Path) -> str:
 
 
 def _pass_of(module: list[str]) -> str:
-    """What the pass of a module is called: `tile/select_mma.py` has `tile-select-mma`, `convert/tensor_to_loop.py` and
-    `convert/tile_to_kernel/__init__.py` have `convert-...`; planning, its rooms, and what is of no level have the
-    bare name."""
+    """Returns the name of a module's pass: `tile-select-mma` for `tile/select_mma.py`.
+
+    Passes of `convert/` are named `convert-...`. Planning passes and passes of no level have no prefix.
+    """
     words = "-".join(w.replace("_", "-") for w in module if w != "conversion")
     return words.removeprefix("planning-").removeprefix("cpu-")
 
@@ -309,7 +312,7 @@ def test_pipelines_expand_to_text_that_reads_back(name: str) -> None:
 
 
 def check_directive_problems(text: str) -> list[str]:
-    """Comments of a lit test that look like directives and are none; filecheck would pass over them in silence."""
+    """Returns comments of a lit test that look like directives of filecheck but would be ignored."""
     prefixes = {"CHECK"}
     for option in re.findall(r"--check-prefix(?:es)?[= ]([\w,-]+)", text):
         prefixes |= set(option.split(","))
@@ -363,7 +366,7 @@ def test_good_check_lines_are_not_reported() -> None:
 
 
 def test_no_machine_paths() -> None:
-    """No committed text names a folder of the machine it was written on."""
+    """No committed text names a folder of the machine on which it was written."""
     listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=False).stdout.split()
     bad = [
         name
@@ -388,8 +391,7 @@ def test_architecture_lists_the_passes_in_order() -> None:
 
 @pytest.mark.parametrize("name", ["fresh-clone", "__init__"])
 def test_the_package_imports_in_a_checkout_of_any_name(name: str) -> None:
-    """A test runner may take the root for a package named as its folder, which need not be a Python name, or for a
-    module, and asks it for `pytest_plugins`."""
+    """A test runner may import the root under its folder's name, which may be no Python name."""
     code = f"""
 import importlib.util
 spec = importlib.util.spec_from_file_location("{name}", {str(ROOT / "__init__.py")!r})

@@ -1,4 +1,4 @@
-"""What the commands show in a terminal of 80 columns: lines that fit, colours, progress; and none of it in a pipe."""
+"""Output in a terminal of 80 columns has fitting lines, colours and progress; output in a pipe has none of these."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ Command = Callable[[list[str]], int]
 
 @contextmanager
 def screen() -> Iterator[list[str]]:
-    """stdout and stderr on a terminal of 80 columns and 24 rows; the list holds what it was sent, at the end."""
+    """Makes stdout and stderr a terminal of 80 columns and 24 rows. The returned list has the output at the end."""
     ours, theirs = pty.openpty()
     tty.setraw(theirs)
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, COLUMNS, 0, 0))
@@ -81,14 +81,14 @@ def _plain(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def shown(command: Command, *args: str) -> tuple[int, str]:
-    """The exit code of a command, and everything that it sent to the terminal."""
+    """Returns the exit code of a command and its output in the terminal."""
     with screen() as seen:
         code = command(list(args))
     return code, seen[0]
 
 
 def visible(text: str) -> list[str]:
-    """The lines that are seen in the end: what progress drew and removed again is no line."""
+    """Returns the lines that remain visible, without removed progress bars."""
     return [line.rpartition("\r")[2] for line in _ESCAPE.sub("", text).split("\n")]
 
 
@@ -112,7 +112,7 @@ FITTING: dict[str, tuple[Command, list[str], int, str]] = {
 
 @pytest.mark.parametrize("case", FITTING)
 def test_it_fits_the_terminal(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No line is longer than the terminal is wide, and none is broken within a word."""
+    """No line exceeds the width of the terminal, and no word is broken."""
     command, args, expected, part = FITTING[case]
     code = expected
     try:
@@ -148,7 +148,7 @@ COLORED: dict[str, tuple[Command, list[str], str]] = {
 
 @pytest.mark.parametrize("case", COLORED)
 def test_colors(case: str, file: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a terminal, with FORCE_COLOR anywhere, with NO_COLOR nowhere, and else not in a pipe; the text is the same."""
+    """Colours appear on a terminal or with FORCE_COLOR, never with NO_COLOR, and do not change the text."""
     command, args, part = COLORED[case]
     args = [file if a == "FILE" else a for a in args]
     seen = shown(command, *args)[1]
@@ -165,7 +165,7 @@ def test_colors(case: str, file: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Progress is shown from the beginning, however fast it all is."""
+    """Makes progress visible immediately."""
     from rich.progress import Progress
 
     monkeypatch.setattr(terminal, "PATIENCE", 0.0)
@@ -226,7 +226,7 @@ def test_json_is_json_in_a_terminal(impatient: None) -> None:
 
 
 def test_folded_diffs_and_ir() -> None:
-    """A continued line of a diff has the sign of its line; IR that is folded reads back."""
+    """A wrapped line of a diff repeats its sign, and wrapped IR can be parsed."""
     diff = "@@ -1 +1 @@\n-  %0 = arith.addf %x, %y : tensor<4xf32>\n+  %0 = arith.addf %y, %x : tensor<4xf32>\n"
     assert terminal.fitted(diff, 30, signs="+-").splitlines() == [
         "@@ -1 +1 @@",

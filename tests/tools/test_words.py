@@ -1,8 +1,8 @@
-"""One term for one thing: names that were replaced by the field's terms do not come back.
+"""One term for one thing: names that were replaced by terms of the field must not return.
 
-Add a pair to the table that fits. `NAMES` are looked for in every text of the repository, so they have to be names that
-mean nothing else; `FIELDS` may be English words, and are looked for among the operands, properties, results and regions
-of our operations, the words of their formats and the options of our passes.
+To ban a name, add a pair to a table. `NAMES` are searched in every text of the repository, so they must have no other
+meaning. `FIELDS` may be English words: they are searched in operands, properties, results, regions and formats of our
+operations, and in options of our passes.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""What a use of torch.compile is, and how it is compared with eager PyTorch.
+"""Uses of torch.compile, and their comparison with eager PyTorch.
 
-A use is a function that is given `torch.compile` with our backend, or a stand-in that compiles nothing, and returns
-whatever has to be the same with both: results, arguments that were changed, gradients, whether memory is shared.
+A use is a function that gets `torch.compile` with our backend, or a stand-in that compiles nothing. It returns all that
+must be equal with both: results, changed arguments, gradients, and whether memory is shared.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Body = Callable[[Compile], Any]
 
 @dataclass(frozen=True)
 class Use:
-    """One use: `says` is what a warning, or with `refused` the error, has to contain."""
+    """A use of torch.compile. `says` is a part of the expected warning, or of the error if `refused`."""
 
     group: str
     name: str
@@ -34,13 +34,13 @@ class Use:
 
     @property
     def expected(self) -> tuple[str, ...]:
-        """The outcomes that are as they should be: what falls back today may be supported tomorrow."""
+        """Accepted kinds of outcomes. A use that falls back may become supported."""
         return ("refused",) if self.refused else ("right", "falls back") if self.says else ("right",)
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """`right`, `falls back` (right, with a warning), `refused` (by our error), `wrong`, or `bare` (another error)."""
+    """Result of a use: `right`, `falls back` (with a warning), `refused` (our error), `wrong`, or `bare` (any error)."""
 
     kind: str
     text: str = ""
@@ -50,7 +50,7 @@ USES: list[Use] = []
 
 
 def use(group: str, says: str | None = None, refused: bool = False) -> Callable[[Body], Body]:
-    """Add a function to the uses, under its name."""
+    """Returns a decorator that adds a function to `USES` under its name. Arguments are fields of `Use`."""
 
     def add(body: Body) -> Body:
         USES.append(Use(group, body.__name__.replace("_", " ").strip(), body, says, refused))
@@ -60,22 +60,22 @@ def use(group: str, says: str | None = None, refused: bool = False) -> Callable[
 
 
 def quick(group: str, says: str | None = None, refused: bool = False, /, **entries: Any) -> None:
-    """Add several functions."""
+    """Adds several functions to `USES` by keyword."""
     USES.extend(Use(group, name.replace("_", " "), body, says, refused) for name, body in entries.items())
 
 
 def eager(function: Any = None, **options: Any) -> Any:
-    """Stands in for torch.compile."""
+    """Replaces `torch.compile`: returns the function."""
     return (lambda f: f) if function is None else function
 
 
 def compiled(function: Any = None, **options: Any) -> Any:
-    """torch.compile with our backend."""
+    """Calls `torch.compile` with our backend."""
     return torch.compile(function, backend="deplodock", **options)
 
 
 def outcome(this: Use) -> Outcome:
-    """Try a use."""
+    """Runs a use with both, and returns the outcome."""
     torch._dynamo.reset()
     torch.manual_seed(0)
     expected = this.body(eager)
@@ -95,7 +95,7 @@ def outcome(this: Use) -> Outcome:
 
 
 def differs(actual: Any, expected: Any) -> str | None:
-    """How two structures of tensors and other values differ: in values, types, strides, in what requires gradients."""
+    """Returns the first difference of two nested results in values, types, strides or `requires_grad`, or None."""
     ours, theirs = pytree.tree_flatten(actual), pytree.tree_flatten(expected)
     if ours[1] != theirs[1]:
         return f"the structure {ours[1]}, not {theirs[1]}"

@@ -1,4 +1,4 @@
-"""Uses without gradients: modes, sizes that change, views, aliases, arguments and results of all kinds."""
+"""Uses without gradients: modes, dynamic sizes, views, aliases, arguments and results of all kinds."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def shared(a: Tensor, b: Tensor) -> bool:
 
 @torch.no_grad()
 def seq(compile: Compile, function: Any, *calls: tuple[Any, ...], **options: Any) -> list[Any]:
-    """The results of calls, one after the other."""
+    """Returns the results of several calls of one compiled function."""
     f = compile(function, **options)
     return [f(*call) for call in calls]
 
@@ -123,7 +123,7 @@ def many_sizes(compile: Compile) -> Any:
 
 @torch.no_grad()
 def aliased(compile: Compile, function: Any, x: Tensor) -> Any:
-    """A result, whether it shares memory with the argument, and both after the result was changed in place."""
+    """Returns a result, whether it shares memory with the argument, and both after a change of the result in place."""
     y = compile(function)(x)
     same = shared(x, y)
     if not any(n > 1 and s == 0 for n, s in zip(y.shape, y.stride(), strict=True)):

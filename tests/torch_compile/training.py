@@ -1,4 +1,4 @@
-"""Uses with gradients: results that require them, losses, steps of optimizers."""
+"""Uses with gradients: results that require them, losses, and steps of optimizers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Tensor = torch.Tensor
 
 
 def gradients(compile: Compile, make: Callable[[], nn.Module], *args: Tensor, **options: Any) -> Any:
-    """The result of a module, and the gradients of all of its parameters and arguments."""
+    """Returns the result of a module, and the gradients of its parameters and arguments."""
     torch.manual_seed(1)
     module = make()
     given = [a.clone().requires_grad_(a.is_floating_point()) for a in args]
@@ -182,7 +182,7 @@ def dropout_has_one_mask(compile: Compile) -> Any:
 
 
 def batches(compile: Compile) -> Any:
-    """Steps with a convolutional network that normalises by its batches: the losses and the running statistics."""
+    """Trains a network with batch norms for three steps. Returns the losses and the running statistics."""
     torch.manual_seed(2)
     module = nn.Sequential(
         nn.Conv2d(1, 3, 3), nn.BatchNorm2d(3), nn.ReLU(), nn.AvgPool2d(2), nn.Flatten(), nn.Linear(12, 2)
@@ -199,7 +199,7 @@ def batches(compile: Compile) -> Any:
 
 
 def steps(compile: Compile, optimizer: Any, count: int = 3, **how: Any) -> Any:
-    """Some steps of training a small network on one batch: the losses and the weights."""
+    """Trains a small network on one batch. Returns the losses and the weights."""
     torch.manual_seed(2)
     module = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 1))
     f, given = compile(module), optimizer(module.parameters(), **how)
@@ -258,7 +258,7 @@ def checkpointed(compile: Compile) -> Any:
 
 @use("training")
 def checkpointed_with_dropout(compile: Compile) -> Any:
-    """The mask is the same in both passes, although the checkpoint computes everything again."""
+    """The checkpoint recomputes the dropout with the same mask in the backward pass."""
     from torch.utils.checkpoint import checkpoint
 
     x = torch.ones(50).requires_grad_()

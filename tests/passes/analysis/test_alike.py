@@ -1,4 +1,4 @@
-"""What blocks of a cluster have in common, against the values that every block computes."""
+"""Index values that are equal in all blocks of a cluster, against the values that every block computes."""
 
 from __future__ import annotations
 
@@ -46,12 +46,12 @@ BODIES = {
 
 
 def same(form: Form) -> bool:
-    """Whether no rank occurs in a form."""
+    """Returns true if a form does not depend on the rank of the block in its cluster."""
     return RANK.terms[0][0] not in form.atoms()
 
 
 def values(kernel: tile.KernelOp, block: list[int]) -> dict[SSAValue, list[int]]:
-    """Every index value in every iteration, for one block."""
+    """Returns the index values of all iterations of one block."""
     found: dict[SSAValue, list[int]] = {}
     entry: dict[SSAValue, int] = dict(zip(kernel.blocks, block, strict=True))
 

@@ -1,4 +1,4 @@
-"""Kernels and nests that are equal are looked at once, and what is taken for equal is equal."""
+"""Equal kernels and nests are analysed once, and only equal ones are taken for equal."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ Program = tuple[Callable[..., object], tuple[Tensor, ...]]
 
 
 def layers(n: int) -> Program:
-    """Layers of equal shapes."""
+    """Returns a program of `n` layers of equal shapes."""
     weights = [torch.linspace(-1, 1, 64).reshape(8, 8) * (i + 1) for i in range(n)]
 
     def run(x: Tensor) -> Tensor:
@@ -42,7 +42,7 @@ def layers(n: int) -> Program:
 
 
 def slices_and_slices_of_slices(n: int) -> Program:
-    """Pairs of slices of one tensor that are the same elements if `i` is `j + 1`, and some inside of padding."""
+    """Returns a program with sums of two slices of one tensor, some of the same elements, and with padded slices."""
 
     def run(x: Tensor, y: Tensor) -> list[Tensor]:
         pairs = [x[i : i + 4].sin() + x[j : j + 5][1:].cos() for i in range(n) for j in range(i)]
@@ -53,7 +53,7 @@ def slices_and_slices_of_slices(n: int) -> Program:
 
 
 def operands_in_other_places(n: int) -> Program:
-    """The same operations on the same number of tensors, of which other ones are used twice."""
+    """Returns a program whose kernels have the same operations and numbers of tensors, but use other tensors twice."""
 
     def run(*xs: Tensor) -> list[Tensor]:
         a = [(x * y) + (x * z) for x, y, z in zip(xs, xs[1:], xs[2:], strict=False)]
@@ -63,7 +63,7 @@ def operands_in_other_places(n: int) -> Program:
 
 
 def search_of(program: Program, target: str) -> Search:
-    """Returns the search for a plan of fusion of a program."""
+    """Returns the search for a fusion plan of a program."""
     module, ctx = capture(*program).module, make_context()
     for module_pass in parse_passes("convert-torch-to-tensor,cse,dce"):
         module_pass.apply(ctx, module)
@@ -125,7 +125,7 @@ def test_kernels_with_equal_keys_cost_the_same(name: str, target: str) -> None:
 
 
 def test_graphs_are_made_once_for_equal_layers() -> None:
-    """Twice as many layers are planned from the same graphs of kernels."""
+    """Planning twice as many equal layers makes no additional graphs of kernels."""
     numbers = list[int]()
     for n in (4, 8):
         search, made = search_of(layers(n), "cpu"), 0
@@ -143,7 +143,7 @@ def test_graphs_are_made_once_for_equal_layers() -> None:
 
 
 def test_equal_nests_are_ranked_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nests of other names and values are equal, those with other maps are not."""
+    """Nests are equal if only their names and tensors differ, but not if their index maps differ."""
     nest = """
       %{r} = loop.nest (%i, %j) in [8, 64] -> tensor<8x64xf32> {{
         %a = loop.load %{x}[%i, {at}] : tensor<8x64xf32>

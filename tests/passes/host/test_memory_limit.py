@@ -1,4 +1,4 @@
-"""Programs take no more memory than eager PyTorch, unless the limit is lifted."""
+"""Programs need no more memory than eager PyTorch, unless the user lifts the limit."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_a_slice_of_the_suites(target: str, name: str) -> None:
 
 
 class Remembers(nn.Module):
-    """Keeps what it saw last."""
+    """A module that stores its last result in a buffer."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -103,7 +103,7 @@ def test_sizes_that_vary_have_no_limit() -> None:
 
 
 def test_what_a_person_decides_may_take_more() -> None:
-    """Options come before the limit, and a remark tells of it: 64 parts of 1 MiB."""
+    """An option of the user may exceed the limit, with a remark: `split_k=64` takes 64 parts of 1 MiB."""
     args = torch.randn(128, 5632), torch.randn(5632, 2048)
     for schedule, told in ((None, 0), ("split_k=64", 1)):
         compiled = deplodock.compile(torch.matmul, args, target="sm_90a", record=NONE, schedule=schedule)
@@ -113,7 +113,7 @@ def test_what_a_person_decides_may_take_more() -> None:
 
 
 def test_a_record_that_takes_more_is_refused(tmp_path: Path) -> None:
-    """The planner's schedule is taken, and a remark says why."""
+    """For a recorded schedule that exceeds the limit the planner's schedule is used, with a remark."""
     args, path = (torch.randn(128, 5632), torch.randn(5632, 2048)), str(tmp_path / "plans.json")
     record = Record(path)
     given = deplodock.compile(torch.matmul, args, target="sm_90a", record=NONE, schedule="split_k=64").compilation

@@ -1,4 +1,4 @@
-"""Repeats in a program: the search for them, and several kinds of repeated layers as functions."""
+"""Repeated layers: the search for repeats in a program, and functions for several kinds of layers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Kernels that share a launch do what they did apart, also with barriers, copies in flight and tensor cores."""
+"""Kernels that share a launch compute the same as apart, also with barriers, asynchronous copies and tensor cores."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from deplodock.backend.cuda.runtime.nvrtc import compile_cubin
 
 
 class Projections(nn.Module):
-    """Two products of one tensor, of different widths: no one nest can have both."""
+    """Two matmuls of one tensor with different widths, which cannot be one nest."""
 
     def __init__(self) -> None:
         super().__init__()

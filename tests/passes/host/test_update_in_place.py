@@ -1,4 +1,4 @@
-"""Arguments that a program replaces are written in place: the same answers, and no copy of what stays as it is."""
+"""Arguments that a program updates are written in place: the same results, without copies of unchanged parts."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from deplodock.frontend.compilation import Compilation
 
 
 class Counter(nn.Module):
-    """Adds what it is given to what it remembers, in a buffer."""
+    """Adds its argument to a buffer."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -46,7 +46,7 @@ def test_a_buffer_is_updated_at_every_level(executor: str) -> None:
 
 
 def test_a_result_of_its_own_is_not_written_over_the_argument() -> None:
-    """The new value is returned as well, as a tensor that is not the one that was changed."""
+    """The new value of the argument is also a result, which must be a separate tensor."""
 
     def twice(x: torch.Tensor) -> torch.Tensor:
         y = x * 2
@@ -78,7 +78,7 @@ def test_changed_arguments_must_be_alone() -> None:
 
 @pytest.fixture(scope="module")
 def decode() -> tuple[Compilation, list[np.ndarray]]:
-    """A step of a model whose cache is much longer than what a step needs otherwise, and inputs for it."""
+    """Returns a decode step of a model with a long cache, and its arguments."""
     model = build_model(tiny_config("gpt2", n_positions=512), seed=0)
     plan = plan_model(model, 512, 8)
     captured = capture_step(model, plan.caches, 1)
@@ -119,7 +119,7 @@ def test_a_program_of_its_own_works_in_place(decode: tuple[Compilation, list[np.
 
 
 def test_a_wrong_order_of_launches_is_seen(decode: tuple[Compilation, list[np.ndarray]]) -> None:
-    """The cache is really written in place: if attention comes first, it sees another one."""
+    """The cache is written in place, so attention before the write computes a wrong result."""
     compilation, arguments = decode
     right = simulate(compilation.at("kernel"), arguments).outputs
     module = compilation.at("kernel").clone()

@@ -1,4 +1,4 @@
-"""Schedules for the cores of a CPU, and what the model says of them: by the record of a common machine."""
+"""Schedules for the CPU and the predictions of its cost model, for a fixed CPU."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ from deplodock.target.model import Core, Target
 
 
 def nest_of(function: Callable[..., torch.Tensor], *shapes: tuple[int, ...]) -> NestInfo:
-    """The only nest of a function of random tensors."""
+    """Returns the only nest of a function of random tensors."""
     program = deplodock.compile(function, tuple(torch.randn(s) for s in shapes), target="cpu")
     (nest,) = (op for op in program.compilation.at("loop").walk() if isinstance(op, loop.NestOp))
     return NestInfo(nest)
 
 
 def planned(info: NestInfo, target: Target = CPU) -> Candidate:
-    """The best schedule of a nest."""
+    """Returns the best schedule of a nest."""
     return rank(info, target)[0]
 
 
 def predicted(info: NestInfo, **decisions: object) -> Prediction:
-    """What a schedule would give."""
+    """Returns the prediction for a schedule with these decisions."""
     return model_of(info, CPU).predict(ScheduleAttr(Schedule(warps=1, lanes=1, **decisions)))  # pyright: ignore[reportArgumentType]
 
 
@@ -64,8 +64,10 @@ def test_tiles_of_each_kind_of_nest() -> None:
 
 
 def test_where_pages_cost_tiles_have_long_rows() -> None:
-    """Of a large matrix that few rows are multiplied with: it is packed, not read by columns where it lies. The pages
-    of a small one are known."""
+    """A large matrix that is multiplied by few rows is read in long rows and not packed; a small one is packed.
+
+    Reading columns of the large matrix would miss the TLB.
+    """
     core = replace(CPU.core or Core(), costs=costs_of("Intel(R) Xeon(R) Processor, AVX-512"))
     large, small = (
         planned(nest_of(lambda x, w: x @ w, (32, depth), (depth, depth)), replace(CPU, core=core)).schedule.data
@@ -94,7 +96,7 @@ def test_blocks_that_a_mask_excludes_count() -> None:
 
 
 def test_operands_are_copied_before_where_many_blocks_need_them() -> None:
-    """Weights of a convolution are nine elements apart for each of its products; the copy is a kernel that counts."""
+    """Weights of a convolution are packed for its matmuls, and the time of the packing kernel counts."""
     info = nest_of(lambda x, w: F.conv2d(x, w, padding=1), (1, 64, 56, 56), (64, 64, 3, 3))
     best = planned(info)
     assert best.schedule.data.pack
@@ -110,8 +112,10 @@ def test_operands_are_copied_before_where_many_blocks_need_them() -> None:
 
 @pytest.mark.parametrize(("side", "stride"), [(7, 1), (7, 2), (5, 1)])
 def test_windows_and_pixels_are_no_matrix_together(side: int, stride: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A tile with several rows of the window in a chunk and several rows of pixels would be loaded element by element,
-    since both share the bounds of the image."""
+    """A chunk has one element of the window, and a tile pixels of one row.
+
+    Several of both would share the bounds of the image, and would be loaded element by element.
+    """
     monkeypatch.setattr(plan_unfolding, "MIN_UNFOLDING_SPEEDUP", float("inf"))
     shapes = (1, 256, side * stride, side * stride), (256, 256, 3, 3)
     info = nest_of(lambda x, w: F.conv2d(x, w, padding=1, stride=stride), *shapes)
@@ -122,7 +126,7 @@ def test_windows_and_pixels_are_no_matrix_together(side: int, stride: int, monke
 
 
 def test_tiles_of_small_images_have_rows_of_pixels(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The batch is longer than a row of pixels, but its images are far apart: their columns would be packed."""
+    """A tile runs along a row of pixels, although the batch is longer: images of the batch are far apart in memory."""
     monkeypatch.setattr(plan_unfolding, "MIN_UNFOLDING_SPEEDUP", 1e9)
     info = nest_of(lambda x, w: F.conv2d(x, w, padding=1), (16, 256, 7, 7), (256, 256, 3, 3))
     assert planned(info).schedule.data.block == (1, 32, 1, 8)
@@ -145,8 +149,10 @@ def test_what_windows_share_is_loaded_once(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_what_a_loop_around_it_computes_again_counts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The statistics of a pixel depend on the place in the window, not on the channel, over which the loop around that
-    place runs."""
+    """Values that an inner loop recomputes in each iteration of an outer one count each time.
+
+    Here they are the statistics of a pixel, in a loop over the channels.
+    """
     monkeypatch.setattr(plan_unfolding, "MIN_UNFOLDING_SPEEDUP", 1e9)
     monkeypatch.setattr(search, "planned_seconds", lambda *_: 1.0)  # of few kernels, whatever they compute
     info = nest_of(_normalized_convolution, (1, 64, 14, 14), (128, 64, 2, 2))
@@ -155,7 +161,7 @@ def test_what_a_loop_around_it_computes_again_counts(monkeypatch: pytest.MonkeyP
 
 
 def test_computed_operands_are_loaded_for_their_own_side(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What an operand is computed from is not loaded for the rows of the other operand."""
+    """Inputs of a computed operand are loaded once, not once for each row of the other operand."""
     monkeypatch.setattr(plan_unfolding, "MIN_UNFOLDING_SPEEDUP", 1e9)
     monkeypatch.setattr(search, "planned_seconds", lambda *_: 1.0)  # of few kernels, whatever they compute
     info = nest_of(_normalized_convolution, (1, 64, 14, 14), (1024, 64, 2, 2))
@@ -164,7 +170,7 @@ def test_computed_operands_are_loaded_for_their_own_side(monkeypatch: pytest.Mon
 
 
 def _normalized_convolution(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
-    """A convolution of images whose channels are normalized."""
+    """A convolution of images with a layer norm over the channels."""
     y = F.layer_norm(x.permute(0, 2, 3, 1), x.shape[1:2]).permute(0, 3, 1, 2)
     return F.conv2d(y, w, stride=2).contiguous()
 
@@ -190,7 +196,7 @@ def test_what_follows_in_memory_is_read_faster() -> None:
 
 
 def test_lanes_of_strided_windows_are_columns() -> None:
-    """A convolution of each channel with a stride reads every other pixel of a row: by two loads and a permutation."""
+    """A depthwise convolution with stride 2 reads every other pixel of a row, by two loads and a permutation."""
     weight = torch.randn(96, 1, 3, 3)
     info = nest_of(lambda x: F.conv2d(x, weight, None, 2, 1, 1, 96), (2, 96, 112, 112))
     best, other = planned(info), predicted(info, block=(1, 16, 1, 1), chunk=(1, 1, 4))
@@ -225,7 +231,7 @@ def test_parts_of_rows_take_longer_than_rows_that_follow_one_another() -> None:
 
 
 def test_blocks_share_what_each_computes_again() -> None:
-    """Of schedules that wait for the same memory the one that computes least while it waits."""
+    """Of schedules with the same memory time, the one with the least recomputation is chosen."""
     norm = torch.nn.RMSNorm(896)
     best = planned(nest_of(lambda x, w: F.linear(norm(x), w), (1, 896), (65536, 896)))
     assert best.schedule.data.block[-1] >= 64

@@ -1,4 +1,4 @@
-"""PyTorch programs with sizes known only at run time, compiled once and run as kernels at every size."""
+"""PyTorch programs with dynamic sizes, compiled once and run as kernels at every size."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LENGTH = Dim("length", min=1, max=1024)
 
 
 class Attention(nn.Module):
-    """A layer as in a decoder: a norm, causal attention with two heads, a residual."""
+    """A decoder layer: a norm, causal attention with two heads, and a residual."""
 
     def __init__(self, width: int = 16) -> None:
         super().__init__()
@@ -67,7 +67,7 @@ def test_sizes_that_follow_from_others() -> None:
 
 
 def test_every_batch_and_length() -> None:
-    """One text at every length and batch, those of 1000 in the reference: in the emulator they take minutes."""
+    """One CUDA text for every batch and length. Sizes of 1000 run in the reference, as the emulator takes minutes."""
     torch.manual_seed(0)
     function = Attention()
     program = compiled(function, (sequences(2, 5),), ({0: BATCH, 1: LENGTH},))

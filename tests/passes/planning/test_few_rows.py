@@ -1,4 +1,4 @@
-"""Products with few rows: what the planner gives them is bound by memory, and right."""
+"""Matmuls with few rows: the planner's schedules are memory bound and right."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ H200 = get_target("sm_90a")
 
 
 def compiled(function: Function, inputs: list[torch.Tensor], *schedules: ScheduleAttr | None) -> Compilation:
-    """The program, with these schedules on its first nests, where they are not None."""
+    """Returns the compilation of a function. Each schedule that is not None is set on the nest at its position."""
     compilation = Compilation(capture(function, inputs).module)
     for nest, schedule in zip(nests(compilation), schedules, strict=False):
         if schedule is not None:
@@ -49,7 +49,7 @@ def inputs_of(*shapes: tuple[int, ...], dtype: torch.dtype = BF16) -> list[torch
 
 
 def check(compilation: Compilation, function: Function, inputs: list[torch.Tensor]) -> None:
-    """The simulator's and the emulator's results are PyTorch's, without a report, and nothing is spilled."""
+    """Asserts that simulator and emulator compute PyTorch's results without reports, and that nothing spills."""
     arrays = [to_numpy(t) for t in inputs]
     want = function(*(t.double() for t in inputs)).numpy()
     kernels = compilation.at("kernel")
@@ -162,7 +162,7 @@ def attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor
 
 
 def cache(heads: int, groups: int, keys: int, width: int, batch: int = 1) -> tuple[tuple[int, ...], ...]:
-    """One query of every head, and the keys and values of every group."""
+    """Returns the shapes of attention with one query: queries of every head, keys and values of every group."""
     return (batch, heads, 1, width), (batch, groups, keys, width), (batch, groups, keys, width)
 
 

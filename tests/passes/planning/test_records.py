@@ -1,4 +1,4 @@
-"""Records of plans: what is written is used again, edited or not; whatever is wrong with one is said in one line."""
+"""Records of plans: a written record is used again, also after edits, and errors in it are messages of one line."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def planned(text: str, passes: str, record: Record) -> str:
 
 
 def written(path: Path, text: str = TWO, passes: str = "plan-schedules") -> Record:
-    """What the planner decides about a program, in a file."""
+    """Returns a saved record of the planner's decisions about a program."""
     record = Record(str(path))
     planned(text, passes, record)
     record.save()
@@ -86,7 +86,7 @@ def test_an_entry_is_found_whatever_names_places_and_schedules_are() -> None:
 
 
 def test_a_record_is_used_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Written, edited by hand, given back: through the command, through `dl-opt`, and by the Python interface."""
+    """A record is written, edited by hand, and used by the command, by `dl-opt` and by the Python API."""
     path = tmp_path / "plans.json"
     assert cli.main(["compile", "-c", CODE, "--write-record", str(path)]) == 0
     first = capsys.readouterr().out
@@ -129,7 +129,7 @@ def test_records_add_up(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
 
 
 def test_divided_sums_are_recorded_too(tmp_path: Path) -> None:
-    """With what they are divided into, and what combines the parts."""
+    """For a split reduction the record has the schedules of the parts and of the combining nest."""
     long = TWO.replace("4096", "1000000")
     passes = "plan-schedules,loop-split-k,plan-schedules{again}"
     record = written(tmp_path / "plans.json", long, passes)
@@ -233,7 +233,7 @@ def test_positions_that_a_function_has_not(tmp_path: Path) -> None:
 
 
 def test_decisions_as_text_down_to_cuda() -> None:
-    """The words of a schedule as options, `k` for `chunk`, in a pipeline that ends in a kernel."""
+    """Decisions of a schedule are options of `plan-schedules`, down to a kernel."""
     text = str(product(1024, 2048, 1024, "bf16").get_toplevel_object())
     module = parse_module(make_context(), text, "any.mlir")
     line = "plan-schedules{block=128,256 chunk=64 warps=8 atom=wgmma stages=3},loop-to-tile"
@@ -257,7 +257,7 @@ def test_what_is_still_to_be_divided_is_not_lowered() -> None:
 
 
 def test_multiprocessors_are_part_of_a_record(tmp_path: Path) -> None:
-    """Each number of them has entries of its own; where it has none, those of the architecture are taken."""
+    """A record has entries per number of multiprocessors. Without such entries those of the architecture are used."""
     path = tmp_path / "plans.json"
     text = "func.func @main(%x: tensor<4096x64xf32>) -> tensor<4096xf32> {\n" + (
         "  %s = tensor.reduce add %x over [1] : tensor<4096x64xf32> -> tensor<4096xf32>\n"
@@ -279,7 +279,7 @@ def test_multiprocessors_are_part_of_a_record(tmp_path: Path) -> None:
 
 
 def test_multiprocessors_come_from_the_device(stub_cuda: Any) -> None:
-    """A program is planned for the card that is there, if it is of its target; and says so."""
+    """A program for the local GPU's architecture is planned for its number of multiprocessors, and its IR says so."""
     captured = capture(lambda x: x.softmax(-1), (torch.zeros(114 * 4, 256),))
     plain = Compilation(captured.module)
     assert "deplodock.target = #deplodock.target<sm_90a>" in plain.text("loop")

@@ -1,6 +1,6 @@
-"""The 84 shapes, in f32 and bf16: shrunk they are right at every level. At full size see `test_static_gates.py`.
+"""The 84 shapes, shrunk, in f32 and bf16, are right at every level. `test_static_gates.py` has them at full size.
 
-By default the shapes of a family are in one type and the other in turn; `--shapes all` runs each in both.
+By default each shape is in one type, alternating within a family; `--shapes all` runs each in both.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def compiled(case: Case, target: str = "sm_90a") -> CompiledFunction:
 
 
 def small_cases(amount: str) -> list[tuple[str, str]]:
-    """The shrunk cases and their types."""
+    """Returns the (name, data type) of the shrunk cases to run."""
     found: list[tuple[str, str]] = []
     for family in FAMILIES:
         names = [n for n in DISTINCT if BY_NAME[n]["family"] == family]
@@ -87,7 +87,7 @@ def test_row_kernels_read_their_input_once(family: str) -> None:
 
 
 def _position(program: CompiledFunction, case: Case) -> int:
-    """Where the kernel takes the input `x` of `@main`."""
+    """Returns the position of the input `x` of `@main` among the kernel's arguments."""
     module = program.compilation.at("kernel")
     main = next(op for op in module.walk() if op.name == "func.func")
     launch = next(op for op in module.walk() if op.name == "kernel.launch")

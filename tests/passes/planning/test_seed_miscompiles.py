@@ -1,4 +1,4 @@
-"""Programs that an earlier compiler of this kind got silently wrong, from Python down to the tensor level."""
+"""Programs that an earlier compiler of this kind miscompiled silently, from Python to the tensor level."""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
-"""Operands of contractions that threads would compute: the plan keeps those that the planning model predicts to be
-loaded in less time, and asks that model of no other kernels."""
+"""Computed operands of contractions: the plan materialises them if the planning model predicts that this is faster.
+
+The plan asks the model about no other kernels.
+"""
 
 from __future__ import annotations
 
@@ -103,7 +105,7 @@ def _nests(module: ModuleOp) -> list[loop.NestOp]:
 
 
 def _loads_operands(nest: loop.NestOp) -> bool:
-    """Returns true if every operand of a contraction of the nest is a load, maybe converted."""
+    """Returns true if every operand of a contraction in the nest is a load, possibly converted."""
     dependence = Dependence()
     sums = [op for op in nest.walk() if isinstance(op, loop.ReduceOp)]
     contractions = [c for op in sums if (c := find_contraction(op, dependence)) is not None]
@@ -124,7 +126,7 @@ def test_operands_are_computed(name: str) -> None:
 
 
 def test_an_operand_beyond_the_memory_limit_is_computed() -> None:
-    """The operand takes more than PyTorch reserves for matmuls, which the limit is higher by."""
+    """The operand exceeds the memory limit, which includes the workspace that PyTorch reserves for matmuls."""
     module = _tensors((_norm, (_of(4096, 6144), _of(6144), _of(6144, 512))))
     function = main_function(module)
     result = sum(tensor_bytes(t) for t in function.function_type.outputs)
@@ -192,7 +194,7 @@ SMALL: dict[str, Program] = {
 
 @pytest.mark.parametrize("name", SMALL)
 def test_kept_operands_change_no_result(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With a price by which short kernels are the best."""
+    """Results stay the same when a changed cost model makes the plan materialise more operands."""
     monkeypatch.setattr(search, "planned_seconds", lambda ctx, kernel, *_: kernel.value_count**2)
     function, tensors = SMALL[name]
     before = _tensors((function, tensors))

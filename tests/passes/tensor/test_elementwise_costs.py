@@ -1,4 +1,4 @@
-"""The cost of an elementwise kernel from sets of operations is that of its graph."""
+"""The fast cost of an elementwise kernel, from sets of operations, equals the cost of its graph."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from deplodock.target.attribute import get_target
 
 
 def broadcast_and_masked(x: Tensor, y: Tensor) -> Tensor:
-    """A row for a matrix, a mask, a view and a sum: values that elementwise kernels cannot compute."""
+    """A program with a broadcast row, a mask, a view and a sum."""
     z = torch.where(x > 0, x.t().sqrt(), y.exp() + torch.rsqrt(x)) * y.sum(0)
     return (z.int() // 3).float() + torch.arange(8) + z
 

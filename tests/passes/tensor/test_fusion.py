@@ -1,4 +1,4 @@
-"""From tensors to loops: how many nests a program becomes, and that they compute the same, exactly and in floats."""
+"""Fusion from tensors to nests: the number of nests of a program, and equal results, exactly and in floats."""
 
 from __future__ import annotations
 
@@ -174,7 +174,7 @@ def _layer(dtype: torch.dtype) -> ModuleOp:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_decoder_layer(dtype: torch.dtype) -> None:
-    """At most ten nests, one of them the whole attention. Both norms are nests, which the matmuls load."""
+    """A decoder layer has at most ten nests. One is the whole attention; both norms are nests of their own."""
     module = _layer(dtype)
     run_passes(make_context(), module, parse_passes(f"tensor-plan-fusion,{LOWER}"))
     assert _count(module, loop.NestOp) <= 10
@@ -186,7 +186,7 @@ def test_decoder_layer(dtype: torch.dtype) -> None:
 
 
 def test_two_products_of_one_product_are_no_chain() -> None:
-    """Reductions over one index of which none needs another don't make what is inside of them cheap."""
+    """Two reductions over one index that do not depend on each other do not fuse the matmul that they read."""
 
     def gated(x: torch.Tensor, a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> torch.Tensor:
         hidden = torch.relu(x @ a)
@@ -202,7 +202,7 @@ def test_two_products_of_one_product_are_no_chain() -> None:
 
 
 def test_views_that_multiply_are_cut() -> None:
-    """Fourteen additions of a rolled copy: from the input alone, each element would need 16,384 others."""
+    """In fourteen additions of a rolled copy an element would need 16,384 inputs, so some values are materialised."""
 
     def rolls(x: torch.Tensor) -> torch.Tensor:
         for i in range(14):

@@ -1,7 +1,7 @@
-"""What is fused is not slower than its parts, by the planner's own predictions: the program as fused, beside the same
-with one more value kept in memory, for each value that is not, and beside the program with nothing fused.
+"""Fused programs are not slower than their parts, by the planner's predictions.
 
-`PYTHONPATH=tests python tests/passes/tensor/test_fusion_time.py` goes through the large programs, too.
+Each program is compared with the same program with one more materialised value, for each candidate, and with everything
+materialised. `PYTHONPATH=tests python tests/passes/tensor/test_fusion_time.py` also runs the large programs.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ LARGE: dict[str, tuple[Callable[..., Any], tuple[torch.Tensor, ...]]] = {
 
 
 def seconds(module: ModuleOp) -> float:
-    """What the planner predicts for the marks that are in `module`."""
+    """Returns the predicted time of a module with its present fusion roots."""
     module = module.clone()
     run_passes(make_context(), module, parse_passes(LOWER), verify=False)
     total = 0.0
@@ -120,8 +120,11 @@ def seconds(module: ModuleOp) -> float:
 
 
 def alternatives(module: ModuleOp) -> Iterator[tuple[str, float]]:
-    """What is kept besides, and the predicted seconds with that: values that take no more memory than arguments and
-    results. More, as of the scores of attention, fusion is to save."""
+    """Yields each alternative plan: the additionally materialised value, and the predicted seconds.
+
+    Values larger than arguments and results together are excluded: saving them, like scores of attention, is the aim of
+    fusion.
+    """
     for function in (f for f in module.body.block.ops if isinstance(f, func.FuncOp)):
         kept = materialized(function)
         room = sum(tensor_bytes(t) for t in (*function.function_type.inputs, *function.function_type.outputs))
@@ -135,7 +138,7 @@ def alternatives(module: ModuleOp) -> Iterator[tuple[str, float]]:
 
 
 def compared(program: tuple[Callable[..., Any], tuple[torch.Tensor, ...]]) -> tuple[float, list[tuple[str, float]]]:
-    """The predicted seconds as fused, and the alternatives that are faster by more than the tolerance."""
+    """Returns the predicted seconds of the fused program, and the alternatives that are faster beyond the tolerance."""
     with torch.no_grad():
         module = capture(*program).module
     run_passes(make_context(), module, parse_passes("torch-to-tensor,tensor-plan-fusion"), verify=False)
