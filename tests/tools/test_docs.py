@@ -29,7 +29,7 @@ RMSNORM = "nn.RMSNorm(64)(torch.randn(1, 3, 64))"
 
 
 def commands(file: str) -> list[str]:
-    """Returns the lines of the `sh` blocks of a document without comments, and without `pip ... &&` before a command."""
+    """Returns the lines of the `sh` blocks of a document, without comments and the installation before a command."""
     blocks = re.findall(r"^```sh\n(.*?)^```", (ROOT / file).read_text(encoding="utf-8"), re.M | re.S)
     lines = [
         re.sub(r"\s+#.*", "", line).strip() for block in blocks for line in block.replace("\\\n", " ").splitlines()

@@ -40,7 +40,9 @@ class Use:
 
 @dataclass(frozen=True)
 class Outcome:
-    """Result of a use: `right`, `falls back` (with a warning), `refused` (our error), `wrong`, or `bare` (any error)."""
+    """Result of a use: `right`, `falls back` (with a warning), `refused` (our error), `wrong`, `bare` (any other
+    error).
+    """
 
     kind: str
     text: str = ""
