@@ -1,4 +1,4 @@
-"""Optional packages. Each is a plug-in: its entry points are in `pyproject.toml`, as those of third-party packages.
+"""Optional packages. Each is a plug-in: `pyproject.toml` has its entry points, as for a third-party package.
 
 | package | adds | needed by |
 |---|---|---|

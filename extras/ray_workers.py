@@ -247,10 +247,10 @@ class RayMeasuring(Evaluator):
         if not self.deadline.left:
             raise DeadlinePassed
 
-    def _first_ready(self, asked: list[Any], count: int = 1) -> Any:
-        """Waits until `count` of the calls `asked` are ready. Returns the first ready one, or None at the deadline."""
+    def _first_ready(self, calls: list[Any], count: int = 1) -> Any:
+        """Waits until `count` of the remote calls are ready. Returns the first ready one, or None at the deadline."""
         timeout = None if self.deadline.at == inf else self.deadline.left
-        ready, _ = self.workers.ray.wait(asked, num_returns=count, timeout=timeout)
+        ready, _ = self.workers.ray.wait(calls, num_returns=count, timeout=timeout)
         return ready[0] if len(ready) == count else None
 
 

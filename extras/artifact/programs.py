@@ -71,7 +71,7 @@ def digest(data: bytes) -> str:
 
 
 def canonical(value: object) -> bytes:
-    """Returns the canonical JSON text of `value`, of which digests are computed."""
+    """Returns the canonical JSON text of `value`, for digests."""
     return json.dumps(value, sort_keys=True, separators=(",", ":")).encode()
 
 
@@ -177,7 +177,7 @@ PRODUCER = "producer"
 class SavedCompilation(Compilation):
     """Compilation of a loaded program.
 
-    The tensor and kernel levels are those of the artifact. Loop and tile level are lowered again from the tensor level.
+    The artifact contains the tensor and kernel levels. Loop and tile level are lowered again from the tensor level.
     There is no torch level.
 
     Args:

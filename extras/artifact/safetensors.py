@@ -26,7 +26,7 @@ class WeightError(CompileError):
 
 
 def names_of_tensors(model: nn.Module) -> dict[str, tuple[str, ...]]:
-    """Returns all names of the tensor of each parameter and buffer, by name; that name is the first."""
+    """Returns all names of the tensor of each parameter and buffer. The key is the first name in its own entry."""
     named = [*model.named_parameters(remove_duplicate=False), *model.named_buffers(remove_duplicate=False)]
     same: dict[int, list[str]] = {}
     for name, tensor in named:

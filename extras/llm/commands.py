@@ -76,7 +76,7 @@ class ModelSource(Source):
     def compile(self, context: click.Context, params: Params) -> None:
         """Compiles a model without its weights. Writes an artifact to `output`, or prints a level of its steps.
 
-        An artifact with quantized weights contains the weights, which are computed from those of the model.
+        An artifact with quantized weights contains these weights, computed from the model's weights.
 
         Args:
             context: context of the command.

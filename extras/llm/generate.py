@@ -133,7 +133,7 @@ class Generator:
 
         Args:
             model: causal language model.
-            context: number of tokens that the caches hold; default: `plan_model`.
+            context: number of tokens that the caches hold, limited by the model's maximum; default: `DEFAULT_CONTEXT`.
             prefill: number of tokens of a prefill step.
             target: target, as in `deplodock.compile`.
             executor: executor, as in `deplodock.compile`.

@@ -121,7 +121,7 @@ def build_model(config: Any, dtype: torch.dtype | None = None, seed: int | None 
 
     Args:
         config: the configuration.
-        dtype: type of the parameters; default: that of the configuration.
+        dtype: type of the parameters; default: as in the configuration.
         seed: seed of random parameters. Without it, parameters are on the meta device.
 
     Raises:
@@ -160,7 +160,7 @@ def load_model(name: str, dtype: torch.dtype | None = None) -> nn.Module:
 def stored_as_used(config: Any) -> bool:
     """Returns true if checkpoints of a model store its parameters unchanged.
 
-    For some models transformers converts the stored tensors, for example concatenates those of all experts.
+    For some models transformers converts the stored tensors, for example concatenates the weights of all experts.
     """
     from transformers.conversion_mapping import get_checkpoint_conversion_mapping
 
@@ -208,7 +208,7 @@ def _prepared(config: Any) -> Any:
 
 @contextmanager
 def parameters_on_meta() -> Iterator[None]:
-    """Makes modules that are built in the `with` block have their parameters on the meta device, and real buffers."""
+    """Moves the parameters of modules built in the `with` block to the meta device. Their buffers stay real."""
     register = nn.Module.register_parameter
 
     def on_meta(module: nn.Module, name: str, parameter: nn.Parameter | None) -> None:
@@ -227,7 +227,10 @@ def quiet() -> AbstractContextManager[None]:
 
 
 GROUP = 128
-"""Largest number of elements of a row that share a scale. The number must divide the row length."""
+"""Number of elements of a row that share a scale.
+
+If it does not divide the row length, the greatest common divisor of both is used instead.
+"""
 
 
 class Int8Linear(nn.Module):

@@ -212,7 +212,7 @@ def plan_model(model: nn.Module, context: int | None = None, prefill: int = DEFA
 
     Args:
         model: the model.
-        context: number of tokens that the caches hold; default: as `cache_shape`.
+        context: number of tokens that the caches hold, limited by the model's maximum; default: `DEFAULT_CONTEXT`.
         prefill: number of tokens of a prefill step.
     """
     config: Any = model.config
@@ -293,7 +293,7 @@ def compile_model(
         context: number of tokens that the caches hold.
         prefill: number of tokens of a prefill step.
         phases: the steps, `prefill` and `decode`.
-        facts: notes for the texts of the programs.
+        facts: attributes to write into each program, such as `{"version": "0.1.0"}`.
         prepack_weights: as for `compile`.
         options: options of `compile_captured`.
 

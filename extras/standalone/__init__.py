@@ -141,7 +141,7 @@ class _Expected:
     integer_hash: int | None = None
 
 
-def _expect(buffer: Buffer, real: np.ndarray, typed: np.ndarray, length: int, factors: float) -> _Expected:
+def _expect(buffer: Buffer, real: np.ndarray, typed: np.ndarray, length: int, operand_roundoff: float) -> _Expected:
     """Returns the expected contents of a result.
 
     Args:
@@ -149,13 +149,13 @@ def _expect(buffer: Buffer, real: np.ndarray, typed: np.ndarray, length: int, fa
         real: result of the reference in float64.
         typed: result of the reference in the type of the buffer.
         length: longest reduction of the program, for the tolerance.
-        factors: roundoff of matmul operands, for the tolerance.
+        operand_roundoff: relative rounding error of matmul operands (tf32), for the tolerance.
     """
     if buffer.dtype not in _BITS:
         return _Expected(integer_hash=_hash(typed.reshape(-1)))
     expected, typed_values = real.reshape(-1).astype(np.float64), typed.reshape(-1).astype(np.float64)
     finite = np.isfinite(expected) & np.isfinite(typed_values)
-    tolerated = tolerance(typed_values, expected, buffer.numpy_dtype, length, factors)
+    tolerated = tolerance(typed_values, expected, buffer.numpy_dtype, length, operand_roundoff)
     weights = _fractions(random_words(1 << 20, expected.size), 24)
     finite_values = np.where(finite, expected, 0.0)
     positions = (np.arange(min(expected.size, SAMPLES), dtype=np.int64) * sample_step(expected.size)) % max(
@@ -204,12 +204,12 @@ class _Cuda:
     end = ("  must(cudaDeviceSynchronize());", "  bool good = true;")
     last: tuple[str, ...] = ()
 
-    def launch(self, launch: Launch, places: list[str]) -> list[str]:
-        """Returns the C++ statements of a launch. `places` are the C++ names of its buffers."""
+    def launch(self, launch: Launch, names: list[str]) -> list[str]:
+        """Returns the C++ statements of a launch. `names` are the C++ names of its buffers."""
         grid, threads = (", ".join(map(str, sizes)) for sizes in (launch.blocks, launch.threads))
         encoded = enumerate(launch.maps)
-        lines = [f"    const TensorMap map{n} = {_tensor_map(encoding(m), places[m.argument])};" for n, m in encoded]
-        arguments = [f"&{p}" for p in places] + [f"(void*)&map{n}" for n in range(len(launch.maps))]
+        lines = [f"    const TensorMap map{n} = {_tensor_map(encoding(m), names[m.argument])};" for n, m in encoded]
+        arguments = [f"&{p}" for p in names] + [f"(void*)&map{n}" for n in range(len(launch.maps))]
         lines.append(f"    void* arguments[] = {{{', '.join(arguments)}}};")
         if launch.shared > _DEFAULT_SHARED_LIMIT_BYTES:
             attribute = "cudaFuncAttributeMaxDynamicSharedMemorySize"
@@ -233,13 +233,13 @@ class _Cpu:
         self.flags = [flag for flag in options("native") if flag not in ("-fPIC", "-shared")]
         self._kernels = CpuPlan.of(module).kernels
 
-    def launch(self, launch: Launch, places: list[str]) -> list[str]:
-        """Returns the C++ statements of a launch. `places` are the C++ names of its buffers."""
+    def launch(self, launch: Launch, names: list[str]) -> list[str]:
+        """Returns the C++ statements of a launch. `names` are the C++ names of its buffers."""
         blocks = math.prod(launch.blocks)
         threads = "omp_get_max_threads()" if self._kernels[launch.kernel].is_shared(blocks) else "1"
         sizes = ", ".join(map(str, launch.values)) or "0"
         return [
-            f"    char* const buffers[] = {{{', '.join(f'(char*){p}' for p in places)}}};",
+            f"    char* const buffers[] = {{{', '.join(f'(char*){p}' for p in names)}}};",
             f"    const long long sizes[] = {{{sizes}}};",
             f"    {launch.kernel}_grid(buffers, sizes, {blocks}, {threads}, message);",
         ]

@@ -1,9 +1,11 @@
 """Changes in place through views that PyTorch cannot invert: `unfold`, `expand` and `as_strided`.
 
-Functionalization replaces a change of a view by a new base. It computes the base by the inverse of the view: the tensor
-whose view has the changed elements. For `unfold` and `expand` its inverse sums the elements with one address, which is
-wrong if several indices share an address. For `as_strided` it has an inverse only if the view is taken directly from
-the base.
+Functionalization rewrites a change of a view as a new base tensor. The inverse of the view computes that base: the
+tensor whose view has the changed elements. Some inverses are wrong or missing:
+
+- `unfold` and `expand`: the inverse sums all elements with one address. The sum is wrong if several indices share an
+  address.
+- `as_strided`: there is an inverse only if the view is taken directly from the base.
 
 So the mode `AddressedViews` traces such a change as a change of a copy, then writes the elements of the copy into the
 base.
@@ -37,7 +39,10 @@ _WITHOUT_INVERSE = {aten.unfold.default, aten.expand.default, aten.as_strided.de
 """Views that functionalization cannot invert in all cases."""
 
 _OF_STRIDES = {aten.view.default, aten.view.dtype, aten.view_as_real.default, aten.view_as_complex.default}
-"""Views that are possible only for some strides. The inverse may then meet a tensor with other strides."""
+"""Views that are possible only for some strides.
+
+An operator that changes such a view may return other strides than the view has. The inverse then fails.
+"""
 
 _UNIFORM = {"fill_", "zero_"}
 """Operators that write one value to all elements. Repeated writes to one address do not matter."""
@@ -112,7 +117,7 @@ def _call(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], source: Ten
 
 
 def _traced(tensor: Tensor) -> Tensor:
-    """Returns the value of a tensor in functionalization.
+    """Returns the plain tensor that a tensor of functionalization wraps, with all changes applied.
 
     Raises UnsupportedError if its strides differ from those in eager PyTorch: addresses would then mean other elements.
     """
@@ -179,7 +184,7 @@ def _written(view: _View, elements: Tensor) -> Tensor:
     memory.check(view.tensor.shape, view.tensor.stride(), offset, written=True)
     offset += int(_traced(base).storage_offset())
     last = offset + sum((n - 1) * s for n, s in zip(view.tensor.shape, view.tensor.stride(), strict=True))
-    # PyTorch treats the elements of the base as its memory, without gaps.
+    # `as_strided_scatter` numbers the elements of the base without gaps, so an address must be less than their number.
     if last >= base.numel():
         raise UnsupportedError("a change in place through as_strided of a tensor with gaps is not supported")
     return aten.as_strided_scatter.default(base, elements, view.tensor.shape, view.tensor.stride(), offset)
@@ -196,7 +201,7 @@ def _place_by_index(view: _View) -> tuple[Any, Any, Any] | None:
             if target is aten.as_strided.default:
                 return None
             place = step(place)
-    # Only the actual strides of the base permit the view.
+    # The base is contiguous here, and the view needs the actual strides.
     except RuntimeError:
         return None
     return place.shape, place.stride(), place.storage_offset()
@@ -244,7 +249,9 @@ class Memory:
         alone = {d for d, n in enumerate(shape) if n == 1 or d in self._repeated}
         inner = sorted((d for d in range(len(shape)) if d not in alone), key=lambda d: stride[d])
         self._order = [*alone, *reversed(inner)]
-        self._runs: list[tuple[int, int, int]] = []  # extent, stride and length of an element, innermost first
+        # (extent, stride, length) by dimension, innermost first. The length is the memory of the inner dimensions, in
+        # elements; a larger stride leaves a gap after them.
+        self._runs: list[tuple[int, int, int]] = []
         length = 1
         for d in inner:
             if stride[d] < length:

@@ -64,10 +64,12 @@ class Place:
     """Position of a result's elements in the dense tensor that the program writes for it.
 
     Attributes:
-        order: dimensions of the result, from the outermost to the innermost dimension of the dense tensor.
+        order: dimensions of the result, from the outermost to the innermost dimension of the dense tensor. Empty for a
+            result that is a part of another result's memory.
         once: expanded dimensions (stride 0). The dense tensor has one element along each of them.
-        strided: size, stride and storage offset of the result, in elements; None if they vary.
-        gaps: whether the result has gaps between its elements. Then its elements are copied out of the dense tensor.
+        strided: size, stride and offset of the result, for `as_strided` of the dense tensor; offset in elements. None
+            if sizes vary: then the result is the dense tensor with its dimensions permuted.
+        gaps: whether the result has gaps between its elements. `restored` then copies the elements to new memory.
     """
 
     order: tuple[int, ...]

@@ -49,7 +49,9 @@ def leaf_names(parameters: Sequence[str], args: Sequence[Any], kwargs: Mapping[s
 def rearranged(
     parameters: Sequence[str], example: tuple[Sequence[Any], Mapping[str, Any]], args: Sequence[Any], kwargs: Any
 ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
-    """Returns a call's arguments, by position and by name as in the example call.
+    """Moves arguments between positions and names, so that a call has the form of the example call.
+
+    If the example call was `f(x, 2)`, the call `f(x, scale=3)` gives `((x, 3), {})`.
 
     Args:
         parameters: names of the positional parameters.

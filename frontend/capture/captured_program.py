@@ -37,7 +37,8 @@ class Binding:
 
     Attributes:
         name: name of the argument.
-        kind: kind of the source.
+        kind: `input` for an argument of the caller; `parameter`, `buffer` or `constant` for a tensor of the module;
+            `generator` for the key of a generator of random numbers.
         leaf: for an input, number of the leaf of the caller's arguments; for a generator, its number in the program.
         tensor: for a parameter, buffer or constant, the tensor.
     """
@@ -223,7 +224,8 @@ class CapturedProgram:
         """
         changed = {argument for _, argument in self.updates}
         shared = {i for i in changed if _repeats(tensors[i])}
-        # `owner` is the tensor that reaches furthest, up to `end`, among those that begin before.
+        # Arguments are visited in the order of their addresses. `end` is the largest last address so far, and `owner`
+        # the argument that has it.
         end, owner = 0, -1
         for first, last, i in sorted((*_extent(t), i) for i, t in enumerate(tensors) if changed and t.numel()):
             if first < end:
@@ -235,9 +237,9 @@ class CapturedProgram:
             raise ShapeError("changed in place, and shares memory", argument=name, kind=_ALIASING, remedy=remedy)
 
     def updating(self, updates: Sequence[tuple[int, int]]) -> CapturedProgram:
-        """Returns the program with other updates (result, argument).
+        """Returns the program with other updates, as pairs (result, argument).
 
-        A leaf of the result that was such a result of `@main` becomes the argument.
+        If the caller also gets an updating result as a leaf, this leaf becomes the updated argument itself.
         """
         place = dict(updates)
         outputs = tuple(
@@ -320,7 +322,7 @@ class CapturedProgram:
 
     @cached_property
     def _same(self) -> list[tuple[Output, int]]:
-        """Leaves of the result. Each has the number of the first leaf that is the same tensor."""
+        """Outputs, each with the number of the first equal output. The caller gets one tensor for equal outputs."""
         return [(o, self.outputs.index(o)) for o in self.outputs]
 
     def _sizes(self, arguments: Sequence[torch.Tensor]) -> Mapping[str, int]:
@@ -347,7 +349,7 @@ class CapturedProgram:
                 _Missing.apply(arguments[argument], *(t for t in tensors if t is not arguments[argument]))
 
     def flatten(self, value: Any) -> list[torch.Tensor]:
-        """Returns the results of `@main`, in their order, for a Python result of the program."""
+        """Returns the results of `@main` for a Python result, in their order: the inverse of `restore`."""
         leaves = pytree.tree_flatten(value)[0]
         results: dict[int, torch.Tensor] = {}
         for leaf, output in zip(leaves, self.outputs, strict=True):
@@ -412,8 +414,10 @@ _PLAIN = (torch.Tensor, torch.nn.Parameter)
 
 
 def _is_like(value: Any, example: Any) -> bool:
-    """Returns true if `value` is a dense tensor like the example: a fast test, and `_difference` decides the other
-    cases."""
+    """Returns true if both values are plain dense tensors of one type and shape.
+
+    The test is fast. `_difference` decides all other cases.
+    """
     return (
         type(value) in _PLAIN
         and type(example) in _PLAIN

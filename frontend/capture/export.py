@@ -179,8 +179,8 @@ def export(request: Request) -> tuple[ExportedProgram, Features]:
 
 def _decomposed(exported: ExportedProgram, features: Features) -> ExportedProgram:
     if features.request.shapes is None or "complex" in features.words:
-        # PyTorch's guards on arguments fail for complex tensors, and for sizes of the memory that a view is a part of.
-        # They are not needed if sizes are fixed: then each call is compared with the example.
+        # PyTorch's guards on arguments fail for complex tensors, and for views of a larger tensor. With fixed sizes no
+        # guards are needed, because each call is compared with the example.
         exported._guards_code = []
     if _has_repeats((*exported.constants.values(), *exported.state_dict.values())):
         _merge_duplicates(exported)
@@ -288,7 +288,7 @@ def _merge_duplicates(program: ExportedProgram) -> None:
 
 
 def variables_of(function: Callable[..., Any]) -> dict[str, Any]:
-    """Returns the values that a callable reads besides its arguments, by name, as far as they are known."""
+    """Returns the values that a callable reads in addition to its arguments, by name, as far as they are known."""
     if not inspect.isfunction(function):
         return _fields_of(function)
     function = inspect.unwrap(function)

@@ -144,7 +144,7 @@ def is_computed(leaf: Any) -> bool:
 
 
 def _viewed(importer: GraphImporter) -> tuple[dict[int, torch.dtype], dict[int, torch.dtype]]:
-    """Returns the caller's data types of arguments and of results that executors handle as another type, by number."""
+    """Returns `CapturedProgram.viewed`: the caller's data types of float8 and complex arguments and results."""
     arguments = (node for _, node in importer.traced.arguments)
     computed = (leaf for leaf in importer.traced.leaves if is_computed(leaf) and "viewed" in leaf.meta)
     return (
@@ -288,7 +288,7 @@ class GraphImporter:
     def add(self, op: Operation, node: Node) -> None:
         """Adds the operation for a node, and stores the layer that it belongs to.
 
-        The layer is the outermost module of a numbered list among the callers, such as `model.layers.3`.
+        The layer is the outermost module around the node that is an element of a list, such as `model.layers.3`.
         """
         self._block.add_op(op)
         for path, _ in (node.meta.get("nn_module_stack") or {}).values():
@@ -367,8 +367,10 @@ class GraphImporter:
         self._stand_in(node)
 
     def _follows_from_error(self, node: Node) -> bool:
-        """Returns true for a node that reads a refused node's result, or that checks a size, and stores it as
-        unknown."""
+        """Returns true for a node that the import skips after an error. Stores such a node as unknown.
+
+        It reads an unknown result, computes a number from sizes, or is an assertion.
+        """
         value = node.meta.get("val")
         is_check = isinstance(value, torch.SymInt | torch.SymBool | torch.SymFloat) or value is None and not node.users
         if follows := is_check or any(n.name in self._unknown for n in node.all_input_nodes):

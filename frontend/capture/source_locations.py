@@ -211,7 +211,7 @@ def _expression(code: CodeType, instruction: int) -> str | None:
 
 
 def _source_text(file: str, line: int | None, end: int | None, column: int | None, last: int | None) -> str | None:
-    """Returns the source text between two positions in one line, or None if it is not known. Columns are in bytes."""
+    """Returns the source between two positions, joined to one line, or None if unknown. Columns are in bytes."""
     if line is None or end is None or column is None or last is None:
         return None
     lines = [linecache.getline(file, n).encode() for n in range(line, end + 1)]
@@ -227,7 +227,7 @@ class Origin:
     """Origin of a node.
 
     Attributes:
-        notes: the entries `_NOTES` of the node's `meta`.
+        notes: entries of the node's `meta` about its source, with the keys `_NOTES`.
         target: function or operator that the node calls.
     """
 

@@ -1,6 +1,6 @@
 """Graph nodes that do not become an operation of the torch dialect one to one.
 
-These are results of several (`getitem`), assertions, numbers computed from sizes, and nodes that are refused.
+These are selections of one of several results (`getitem`), assertions, numbers computed from sizes, and refused nodes.
 """
 
 from __future__ import annotations

@@ -66,16 +66,18 @@ class SizeTable:
         """Returns a size of PyTorch as an extent of the IR. Raises UnsupportedError for a size that depends on data."""
         if not isinstance(size, torch.SymInt):
             return size
-        return self._extent(self._known_ranges(size))
+        return self._extent(self._expression(size))
 
     def number(self, value: int | torch.SymInt) -> Number:
-        """Returns a number that PyTorch computes from sizes as an extent, or as a symbol that is always negative.
+        """Returns a number that PyTorch computes from sizes, such as the start `-n` of a slice.
 
+        A negative number becomes a symbol with a negative range. If the sizes have no names, the number is assumed to
+        have the sign that it has for the example, and each call checks this.
         Raises UnsupportedError for a number that depends on data.
         """
         if not isinstance(value, torch.SymInt):
             return value
-        expr = self._settled(self._known_ranges(value))
+        expr = self._settled(self._expression(value))
         if expr.is_Symbol or expr in self._known:
             return self._extent(expr)
         if bound_sympy(expr, self._ranges).upper >= 0:
@@ -84,8 +86,8 @@ class SizeTable:
             self._assumed.append(expr <= -1)
         return self._derive(expr, negative=True)
 
-    def _known_ranges(self, size: torch.SymInt) -> Any:
-        """Returns the expression of a size, and stores the ranges of all symbols and the conditions of the program."""
+    def _expression(self, size: torch.SymInt) -> Any:
+        """Returns the expression of a size, after it has read the ranges of symbols and the conditions on them."""
         env = size.node.shape_env
         if self._env is None:
             for symbol, least in map(_size_needed, self._nodes):
@@ -262,8 +264,10 @@ def _kind(expr: Any) -> str | None:
 
 
 def _size_needed(node: torch.fx.Node) -> tuple[Any, int]:
-    """Returns the size that `select` with a constant index reads, and its least value for that; (None, 0) for other
-    nodes."""
+    """Returns a size that a node indexes by a constant (`select`), and the least size that has this index.
+
+    Returns (None, 0) for other nodes.
+    """
     if node.target is torch.ops.aten.select.int:
         named = {**dict(zip(("self", "dim", "index"), node.args, strict=False)), **node.kwargs}
         source, dim, index = (named[name] for name in ("self", "dim", "index"))

@@ -54,7 +54,7 @@ def _convolution_backward(
     of_input = of_weight = of_bias = None
     if output_mask[0] and transposed:
         of_input = aten.convolution(gradient, weight, None, stride, padding, dilation, False, [0 for _ in dims], groups)
-        # An output padding of at least the stride gives additional positions, which belong to no input element.
+        # If the output padding is at least the stride, the convolution has more positions than the input.
         for d in dims:
             of_input = of_input.narrow(d + 2, 0, input.shape[d + 2])
     elif output_mask[0]:
@@ -216,8 +216,8 @@ def _frexp(self: Tensor) -> tuple[Tensor, Tensor]:
 def _matrix_exp(self: Tensor) -> Tensor:
     """Returns the exponential of matrices, by scaling and squaring.
 
-    Each matrix is divided by a power of two, inserted in a Taylor polynomial, and the result is squared as many times
-    as the exponent says. A norm above `2 ** MATRIX_SQUARINGS` gives NaN.
+    Each matrix is divided by 2^k and inserted in a Taylor polynomial. The result is squared k times. A norm above
+    `2 ** MATRIX_SQUARINGS` gives NaN.
     """
     x = wide(self)
     scale = torch.log2(x.abs().sum(-2).amax(-1).clamp(min=1)).ceil() if x.numel() else x.new_zeros(x.shape[:-2])
@@ -313,7 +313,7 @@ def _normalized_by_running_stats(
     momentum: float,
     eps: float,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Returns the batch normalization by running statistics, and two empty tensors."""
+    """Returns the batch normalization by running statistics, and empty tensors for the statistics of the batch."""
     x = wide(input)
     scale = (running_var.to(x.dtype) + eps).rsqrt()
     y = (x - along(running_mean.to(x.dtype), 1, x.dim())) * along(scale, 1, x.dim())
@@ -391,7 +391,7 @@ _one_layer_lstm = decompositions.one_layer_lstm
 
 
 def _one_layer(*args: Any, **kwargs: Any) -> tuple[Tensor, tuple[Tensor, ...]]:
-    """Returns one LSTM layer with states of the right shape: PyTorch 2.11 adds a dimension of size 1 to them."""
+    """Computes an LSTM layer. Removes the dimension of size 1 that PyTorch 2.11 adds to the returned states."""
     result, states = _one_layer_lstm(*args, **kwargs)
     return result, tuple(s.squeeze(0) if s.dim() > 2 else s for s in states)
 

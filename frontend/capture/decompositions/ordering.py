@@ -37,7 +37,7 @@ def _kthvalue(self: Tensor, k: int, dim: int = -1, keepdim: bool = False) -> Pai
 
 
 def _median_along(ignores_nan: bool) -> Callable[..., Pair]:
-    """Returns the function for the lower median along a dimension, of all elements or of those that are not NaN.
+    """Returns the function for the lower median along a dimension, of all elements or of all except NaNs.
 
     Unless `ignores_nan`, the median of elements with a NaN is NaN.
     """
@@ -72,7 +72,7 @@ def _mode(self: Tensor, dim: int = -1, keepdim: bool = False) -> Pair:
     """Returns the most frequent value along `dim`, and the last index of that value. Of equally frequent values, the
     smallest.
 
-    In sorted order, this is the end of the longest run of equal values, of several the first.
+    Equal values form a run in the sorted values. The result is the last element of the first longest run.
     """
     if not self.dim():
         return _kthvalue(self, 1, dim, keepdim)
@@ -141,12 +141,13 @@ def _searchsorted(
 
 
 def _last_number(edges: Tensor) -> Tensor:
-    """Returns, of the positions that PyTorch's binary search visits on its way to the end, the last one that is not
-    NaN, or -1.
+    """Returns the last position without NaN that a binary search visits if it always goes right, or -1.
 
-    PyTorch's search (ATen/native/cpu/Bucketization.cpp) goes to the right of a NaN. NaNs are sorted to the end, so a
-    search that meets a NaN then ends at `size`. A search that goes to the right only visits the positions size - (size
-    + 1) // 2^k. So a value's search ends at `size` if more elements precede the value than this function returns.
+    The caller needs it to find values for which PyTorch's search (ATen/native/cpu/Bucketization.cpp) ends at `size`:
+
+    - The search goes right at a NaN. NaNs are sorted to the end, so a search that meets a NaN ends at `size`.
+    - A search that always goes right visits the positions size - (size + 1) // 2^k.
+    - So a search ends at `size` if more elements precede its value than the number that this function returns.
     """
     size = edges.shape[-1]
     steps = (size + 1).bit_length() - 1 if isinstance(size, int) else 62

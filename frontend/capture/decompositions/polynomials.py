@@ -43,8 +43,8 @@ def _chebyshev(kind: str, x: Tensor | float, n: Tensor | float, shifted: bool) -
     def wave(a: Tensor, sine: bool) -> Tensor:
         return torch.where(within, a.sin() if sine else a.cos(), a.sinh() if sine else a.cosh())
 
-    def of_first(sine: bool) -> Tensor:
-        """W, with sines, or V."""
+    def half_angle_ratio(sine: bool) -> Tensor:
+        """Returns the polynomial of |x| of the fourth kind (W, with `sine`) or the third kind (V)."""
         value = wave((n + 0.5) * angle, sine) / wave(angle * 0.5, sine)
         return torch.where(angle == 0, 2 * n + 1, value) if sine else value
 
@@ -53,7 +53,7 @@ def _chebyshev(kind: str, x: Tensor | float, n: Tensor | float, shifted: bool) -
     elif kind == "u":
         value = torch.where(angle == 0, n + 1, wave((n + 1) * angle, True) / wave(angle, True))
     else:
-        value = torch.where(negative == (kind == "v"), of_first(True), of_first(False))
+        value = torch.where(negative == (kind == "v"), half_angle_ratio(True), half_angle_ratio(False))
     odd = n != 2 * (n * 0.5).floor()
     value = torch.where(negative & odd, -value, value)
     return torch.where(n < 0, 0.0, torch.where(n == 0, 1.0, value))

@@ -215,8 +215,7 @@ INTERPOLATED: dict[str, Callable[..., Tensor]] = {
 def _nearest(name: str, offset: float) -> Callable[..., Tensor]:
     """Returns the decomposition of a nearest-neighbour interpolation, with index (i + `offset`) * scale.
 
-    It repeats or slices elements if the indices along every dimension are regular. Otherwise it uses PyTorch's
-    decomposition, which looks them up.
+    It repeats or slices elements where `_at` can. Otherwise it uses PyTorch's decomposition, which gathers elements.
     """
     packet = name.removesuffix(".vec")
 
@@ -244,8 +243,10 @@ def _nearest_indices(size: int, new_size: int, scale: float | None, offset: floa
 
 
 def _at(x: Tensor, dim: int, places: list[int]) -> Tensor | None:
-    """Returns the elements of `x` at `places` along `dim` by a repeat or a slice, or None if the indices are not
-    regular."""
+    """Returns the elements of `x` at `places` along `dim` without a gather, or None if that is not possible.
+
+    Possible are a repeat, such as 0, 0, 1, 1, and a slice, such as 1, 3, 5.
+    """
     times, (first, *others) = max(1, len(places) // x.shape[dim]), places
     if places == [i // times for i in range(x.shape[dim] * times)]:
         return x.repeat_interleave(times, dim) if times > 1 else x

@@ -195,7 +195,8 @@ def _ndtri(p: Tensor) -> Tensor:
     lower = torch.minimum(p, 1 - p)
     t = (-2 * lower.log()).sqrt()
     start = polynomial(t, (0.010328, 0.802853, 2.515517)) / polynomial(t, (0.001308, 0.189269, 1.432788, 1.0))
-    x = t - start  # so far below the mean
+    # distance from the mean, in standard deviations
+    x = t - start
     for _ in range(4):
         ratio = _erfcx(x * sqrt(0.5))  # proportional to tail / density
         x = x + ((ratio * 0.5).log() - x * x * 0.5 - lower.log()) * ratio * sqrt(pi / 2)
@@ -309,8 +310,11 @@ _K0 = _rows("""
         2.766813639445015e-07 -1.8317555227191195e-06 1.39498137188765e-05 -0.00012849549581627802
         0.0015698838857300533 -0.0314481013119645 2.4403030820659555
 """)
-"""Chebyshev coefficients, the highest first: of K0 + log(x / 2) I0 up to 2 in x^2 - 2, and of sqrt(x) exp(x) K0 from 2
-on in 8 / x - 2."""
+"""Two rows of coefficients for `_chebyshev`, the highest order first.
+
+- x up to 2: K0 + log(x / 2) I0, as a function of x^2 - 2.
+- x from 2 on: sqrt(x) exp(x) K0, as a function of 8 / x - 2.
+"""
 
 _K1 = _rows("""
     -7.023863479386288e-18 -2.427449850519366e-15 -6.666901694199329e-13 -1.4114883926335278e-10 -2.213387630734726e-08
@@ -323,7 +327,11 @@ _K1 = _rows("""
         5.7410841254500495e-08 -3.5019606030878126e-07 2.406484947837217e-06 -1.936197974166083e-05
         0.00019521551847135162 -0.002857816859622779 0.10392373657681724 2.7206261904844427
 """)
-"""Chebyshev coefficients for K1, on the same intervals as `_K0`."""
+"""Two rows of coefficients for `_chebyshev`, the highest order first.
+
+- x up to 2: x (K1 - log(x / 2) I1), as a function of x^2 - 2.
+- x from 2 on: sqrt(x) exp(x) K1, as a function of 8 / x - 2.
+"""
 
 _AIRY = _rows("""
     -0.1316963234183318 -0.6264565444319123 -0.6931580360369335 -0.2797799815451191 -0.04919001326095003
@@ -427,7 +435,10 @@ def _airy(x: Tensor) -> Tensor:
 
 
 def _series(offset: int, scale: float) -> list[float]:
-    """Returns the coefficients, the highest first, of the cubes in one of the two power series of Ai."""
+    """Returns the coefficients of a polynomial in x^3, the highest power first, for one of the power series of Ai.
+
+    A series begins with `scale` * x^`offset`. The polynomial is the series divided by x^`offset`.
+    """
     terms = [scale]
     for k in range(3, 39, 3):
         terms.append(terms[-1] / ((k + offset) * (k + offset - 1)))

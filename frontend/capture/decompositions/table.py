@@ -1,4 +1,4 @@
-"""Tables of decompositions for the export: PyTorch's own, and those of this library."""
+"""Tables of decompositions for the export: entries of PyTorch, and entries of this library."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Decomposition = Callable[..., Any]
 """Decomposition: a function with the arguments of the operator."""
 
 _FILTERS = ("upsample_linear1d", "upsample_bilinear2d", "upsample_trilinear3d", "upsample_bicubic2d")
-"""Interpolations. Their rounding of integers differs from the decomposition's."""
+"""Interpolations that are decomposed for floats only: PyTorch's kernels round integers in another way."""
 
 _RARE = (
     *_FILTERS,
@@ -47,7 +47,7 @@ _OF_FLOATS = (
     native_layer_norm.default
     """.split(),
 )
-"""Operators without a kernel for integers in PyTorch."""
+"""Operators that are decomposed for floats only. Except `_FILTERS`, PyTorch has no kernel for integers."""
 
 _OF_NUMBERS = """
     bucketize.Tensor dot.default kthvalue.default median.default median.dim mv.default nanmedian.default

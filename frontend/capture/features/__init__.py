@@ -9,7 +9,7 @@ Each feature has an entry in `FEATURES`. The entry names the conditions under wh
 The file defines functions for the stages that it takes part in. The stages, in the order of a capture:
 
 - `called(function, args, kwargs)` replaces a call of one of the functions `calls`. It returns the result, or
-  NotImplemented to make the original call. It may raise `Retrace`, which carries the function below.
+  NotImplemented to make the original call. It may raise `Retrace(retraced)`: the next stage then exports the program.
 - `retraced(request)` exports the program again in another way, and returns the exported program.
 - `failed(export)` handles an export that ended with one of the `errors`. It calls `export` again under other
   conditions.
@@ -100,7 +100,7 @@ _SIZES = """
     blackman_window hamming_window kaiser_window __getitem__ __and__ __or__ __xor__ __invert__ logical_and logical_or
     logical_xor logical_not expand view reshape flatten squeeze unsqueeze t transpose permute flip roll repeat
 """
-"""Functions of PyTorch that read the elements of a tensor, and functions of constants (`known_sizes.py`)."""
+"""Functions that `known_sizes.py` replaces: they read elements of a tensor, or only use masks and numbers."""
 
 _ADDRESSES = "aten.as_strided.default aten.as_strided_copy.default aten.as_strided_scatter.default aten.resize.default"
 
@@ -121,7 +121,7 @@ FEATURES = (
     Feature("memory_limit", "between"),
     Feature("eager", "fallback"),
 )
-"""All features, in the order in which they run within a stage."""
+"""Features, in the order in which they run within a stage."""
 
 
 def words_of(module: torch.nn.Module) -> set[str]:

@@ -145,7 +145,7 @@ def _geometry(value: torch.Tensor | None) -> str:
 
 
 def _returns_argument(target: torch._ops.OpOverload) -> bool:
-    """Returns true if an operator returned the argument that its result shares memory with.
+    """Returns true if an operator whose result shares memory with an argument returned that argument itself.
 
     This is the case after a change in place, and for operators that had nothing to do, such as `type_as` for a tensor
     of that type.

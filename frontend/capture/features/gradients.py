@@ -96,7 +96,7 @@ class Needs:
     changed: dict[str, frozenset[str]]
 
     def numbered(self, names: Sequence[str], changed: Sequence[str]) -> tuple[frozenset[int], ...]:
-        """Returns the dependences of the results, then those of changed arguments, as sets of argument numbers.
+        """Returns the dependences of the results, then of changed arguments, as sets of argument numbers.
 
         Names that are not in `names` are left out: the program does not read these arguments.
 

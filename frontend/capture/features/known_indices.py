@@ -140,6 +140,6 @@ def index_by_tensors(graph: Graph) -> None:
 
 
 def _without_dimensions(place: torch.Tensor) -> torch.Tensor:
-    """Returns an index tensor of one element as an i64 tensor without dimensions."""
+    """Converts an index of one element to an i64 tensor of rank 0."""
     place = aten.view.default(place, []) if place.dim() else place
     return place if place.dtype == torch.int64 else aten._to_copy.default(place, dtype=torch.int64)

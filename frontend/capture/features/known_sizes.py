@@ -124,7 +124,7 @@ def _masked_select(input: Tensor, mask: Tensor) -> Tensor | None:
 
 
 def _constant_mask(mask: Tensor) -> Tensor | None:
-    """Returns the tensor if it is a mask and a constant of the program, or None."""
+    """Returns `mask` if its elements are known during capture and its rank is not 0, else None."""
     return mask if _is_mask(mask) and mask.dim() > 0 else None
 
 

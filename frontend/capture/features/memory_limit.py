@@ -71,7 +71,7 @@ class LivePeak(TorchDispatchMode):
         return result
 
     def fake(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Returns a fake tensor of the same shape and strides; it is an argument, which counts no bytes."""
+        """Returns a fake tensor like `tensor`. A new tensor is an argument, whose bytes do not count."""
         if isinstance(tensor, FakeTensor) and tensor.fake_mode is self._fakes:
             return tensor
         if id(tensor) not in self._arguments:
