@@ -1,4 +1,9 @@
-"""`convert-loop-to-tile`: outlines each loop nest as a kernel over tiles, according to its schedule."""
+"""`convert-loop-to-tile`: outlines each loop nest as a kernel over tiles, according to its schedule.
+
+A *tile* is a tensor value of one thread block: the elements of a loop value at all positions of one tile of the
+iteration space. `Emitter` (`emitter.py`) creates tiles, `Reducer` (`reductions.py`) lowers reductions, and
+`KernelBuilder` assembles the kernel.
+"""
 
 from __future__ import annotations
 
@@ -28,16 +33,21 @@ from .reductions import Reducer
 
 
 def sources(nest: loop.NestOp) -> list[SSAValue]:
+    """Returns the tensors that `nest` loads from memory, each once. A constant is loaded only if it has a domain."""
     loads = [op for op in nest.body.walk() if isinstance(op, loop.LoadOp)]
     read = (op.source for op in loads if op.domain is not None or not isinstance(op.source.owner, payload.ConstantOp))
     return [*dict.fromkeys(read)]
 
 
 class KernelBuilder:
-    """Builds the kernel of one nest according to its schedule.
+    """Builder of the kernel of one nest, according to its schedule.
 
-    With `scatter`, of which the nest computes values and indices, it combines them into the scatter's result, its only
-    one, and the nest's own results are not stored."""
+    Args:
+        nest: the nest.
+        name: name of the kernel.
+        scatter: optional scatter whose values and indices the nest computes. The kernel then stores only
+            the result of the scatter.
+    """
 
     def __init__(self, nest: loop.NestOp, name: str, scatter: tensor.ScatterOp | None = None) -> None:
         self.nest, self.name, self.scatter = nest, name, scatter
@@ -110,8 +120,13 @@ class KernelBuilder:
         return emitter.insert(start, 0, scan.result.name_hint).results[0]
 
     def _bind(self, emitter: Emitter, counters: dict[int, SSAValue], depths: dict[int, int]) -> None:
-        """Creates the dimension of each free index. `counters` and `depths` map the position of an index to the number
-        of its current tile, and to the depth of the loop that counts its tiles."""
+        """Creates the dimension of each free index.
+
+        Args:
+            emitter: receives the dimensions.
+            counters: position of an index -> number of its current tile; no entry for an index with one tile.
+            depths: position of an index -> depth of the loop that counts its tiles; no entry if the grid counts them.
+        """
         args = zip(self.nest.body.block.args, self.nest.sizes, self._schedule.data.block, strict=True)
         for i, (index, n, b) in enumerate(args):
             ranks = (self._rank, self._shared.ranks) if index in self._shared.indices else (None, 1)
@@ -156,23 +171,7 @@ def _block_index(block: Block, hint: str | None) -> SSAValue:
 
 
 class ConvertLoopToTilePass(ModulePass):
-    """Outlines every planned nest as a kernel, which is the program of one thread block over tiles.
-
-    The schedule of a nest gives each free index a tile extent (1: the index is a block's own, a scalar) and each
-    reduction index a chunk. A loop value becomes a tile over those of its indices that have one, in a fixed order; a
-    load becomes the load of a tile, with the ends of ranges as its domain; a reduction is a `tile.reduce`, in an
-    `scf.for` where it has several chunks; the sum of a product of two factors, one along the rows and one along the
-    columns of the result, is a `tile.dot`; the payload stays what it is. Chunks of which every term is masked (the keys
-    after the queries of a causal block, or before a window) are not visited: the loop's bounds are expressions of the
-    block's indices, derived from the comparisons and domains in the body. A value is computed in the outermost loop
-    that has its operands, so nothing is computed twice that does not change. The blocks of a cluster that share rows
-    take their tiles in turn, and tell each other what they have of every result (`tile.cluster_allgather`). With
-    `cluster_k` each block has a part of the sums of all blocks (`tile.cluster_reduce_scatter`), and computes what
-    follows for its part. A nest that
-    computes the values and indices of a scatter is its kernel, which stores neither but combines the values.
-    Where a nest reads or gives a tensor in another shape (`loop.reshape`), its kernel does so with the tensor itself.
-    Why: from here on the parallelism of a block is in the types, and layouts can be chosen for it.
-    Why here: after `plan-schedules`, which decides; this pass only carries out.
+    """Outlines every planned nest as a kernel, the program of one thread block over tiles.
 
     ```mlir
     %y = loop.nest (%i) in [64] -> tensor<64xf32>
@@ -193,6 +192,26 @@ class ConvertLoopToTilePass(ModulePass):
     }
     %y = tile.launch @k0(%x) : (tensor<64x512xf32>) -> tensor<64xf32>
     ```
+
+    The schedule of a nest specifies a tile extent for each free index (`block`) and each reduction index (`chunk`).
+
+    - A loop value becomes a tile over its indices with an extent above 1, in a fixed order. An index of extent 1 is a
+      scalar.
+    - A load becomes the load of a tile. Its domain excludes positions past the ends of ranges.
+    - A reduction becomes a `tile.reduce`, in an `scf.for` if it has several chunks. A contraction whose operands vary
+      along the rows and along the columns of the result becomes a `tile.dot`.
+    - Payload operations only change their types. Each value is computed in the outermost loop that has its operands.
+    - Chunks that are masked as a whole are skipped, such as keys after the queries of a block in causal attention. The
+      loop bounds are expressions of the block's indices, derived from comparisons and domains in the body.
+    - Blocks of a cluster that share rows take tiles in turn, and exchange partial results by `tile.cluster_allgather`.
+      With `cluster_k` each block combines its part of the partial results (`tile.cluster_reduce_scatter`), and computes
+      the remaining operations for this part.
+    - A nest that computes values and indices of a scatter becomes a kernel that combines the values into the result.
+    - A `loop.reshape` disappears: kernels access the tensor itself.
+
+    **Rationale**: the types of tiles express the parallelism of a block, so later passes can choose layouts for it.
+
+    **Pipeline position**: after `plan-schedules`, which makes all decisions that this pass carries out.
     """
 
     name = "convert-loop-to-tile"
@@ -244,6 +263,7 @@ def _launch_on_source(reshape: loop.ReshapeOp) -> None:
 
 
 def _outline_scatter(scatter: tensor.ScatterOp, func: FuncOp, name: str) -> None:
+    """Outlines `scatter` together with the nest that computes its values and indices, as the kernel `name`."""
     nest = scatter.values.owner
     if not isinstance(nest, loop.NestOp) or any(index.owner is not nest for index in scatter.indices):
         raise refused(scatter, "values and indices are results of one nest", CompileError)
@@ -253,9 +273,18 @@ def _outline_scatter(scatter: tensor.ScatterOp, func: FuncOp, name: str) -> None
 
 
 def outline(nest: loop.NestOp, func: FuncOp, name: str, scatter: tensor.ScatterOp | None = None) -> tile.LaunchOp:
-    """Returns the launch of a new kernel `name`, before `func`, that computes `nest`, or the `scatter` of its results.
+    """Inserts a kernel that computes `nest`, and returns its launch.
 
-    Raises CompileError."""
+    Args:
+        nest: the nest.
+        func: function before which the kernel is inserted.
+        name: name of the kernel.
+        scatter: optional scatter of the nest's results, which the kernel also computes.
+
+    Raises:
+        ScheduleError: if the schedule needs `loop-split-k` or `loop-split-f32-operands` first.
+        CompileError: if the nest cannot be lowered.
+    """
     with blamed(nest):
         if schedule_of(nest).data.split_k > 1:
             raise ScheduleError("expected split_k = 1; run loop-split-k first", argument="split_k")

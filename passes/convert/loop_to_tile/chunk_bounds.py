@@ -23,7 +23,11 @@ unrolled, such as those over the window of a convolution, where only the border 
 
 
 class ChunkBounds:
-    """Emits the bounds of the loops over chunks of one nest's reductions."""
+    """Emitter of the bounds of loops over chunks, for the reductions of one nest.
+
+    Bounds follow from half-spaces: affine forms that are at least 0 wherever a term contributes to the reduction. For
+    example `i - k >= 0` in causal attention bounds the chunks of k by the last row i of the block.
+    """
 
     def __init__(self, emitter: Emitter, dependence: Dependence) -> None:
         self.emitter = emitter
@@ -33,22 +37,31 @@ class ChunkBounds:
     def of(
         self, stages: Sequence[loop.ReduceOp], looped: Sequence[int], counts: Sequence[Count], chunks: Sequence[int]
     ) -> list[Bounds]:
-        """Bounds for the indices `looped` of `stages`, which run together: an index has `counts[i]` chunks of
-        `chunks[i]` values."""
+        """Returns the bounds of loops over chunks.
+
+        Args:
+            stages: the reduction, or all stages of a staged reduction.
+            looped: positions of the reduction indices with loops.
+            counts: number of chunks of each reduction index.
+            chunks: extent of a chunk of each reduction index.
+
+        Returns:
+            Start and stop for each index of `looped`, as numbers of chunks.
+        """
         e = self.emitter
-        found = half_spaces(stages, self.forms, self.dependence)
+        spaces = half_spaces(stages, self.forms, self.dependence)
         result: list[Bounds] = []
         for i in looped:
             index = stages[0].body.block.args[i]
             number = self.forms.of(index)
             count = counts[i]
             start, stop = e.number(0), e.number(count)
-            for space in found:
+            for space in spaces:
                 terms = dict(space.terms)
                 coefficient = terms.pop(number.terms[0][0], 0) if number is not None else 0
                 if coefficient:
-                    rest = Form(tuple(terms.items()), space.constant)
-                    at, highest = self._highest(rest)
+                    other_terms = Form(tuple(terms.items()), space.constant)
+                    at, highest = self._highest(other_terms)
                     value = self._limit(at, highest, coefficient, chunks[i], count)
                     if value is None:
                         continue

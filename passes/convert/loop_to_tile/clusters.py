@@ -53,7 +53,7 @@ class ClusterReducer(Reducer):
         self.body([op for op in ops if op not in sums])
 
     def reduce(self, op: loop.ReduceOp) -> Tile:
-        """Lowers a plain reduction; its result is computed from what each block has of it, if they share it."""
+        """Lowers a plain reduction. If the blocks share it, their partial results are combined."""
         value = super().reduce(op)
         if not self._is_shared(op) or self.shared.part is not None or value.constant is not None:
             return value
@@ -76,8 +76,15 @@ class ClusterReducer(Reducer):
             self._share(op, [e.tiles[result] for result in op.res])
 
     def _share(self, op: loop.StagedReduceOp, parts: Sequence[Tile]) -> None:
-        """The results of a staged reduction from the parts of the blocks, each in a frame of its own: stage by stage
-        all of them move into the frame of the earlier results of the whole, and are combined there."""
+        """Combines the partial results of a staged reduction from all blocks.
+
+        The partial results of a block are relative to reference values of that block. Stage by stage they are rescaled
+        to the combined results of the earlier stages, and then combined.
+
+        Args:
+            op: the staged reduction.
+            parts: partial result of each stage in the current block.
+        """
         e, new = self.emitter, list[Tile]()
         e.location = location_of(op)
         peer, old = self._peers(parts)

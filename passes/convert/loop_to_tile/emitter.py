@@ -32,15 +32,18 @@ from ...analysis.nest_schedule import reductions
 
 @dataclass(frozen=True, eq=False)
 class Dim:
-    """One loop index at the tile level: `index = position in the tile + tile * counter`.
+    """Loop index at the tile level: `index = position in the tile + tile * counter`.
 
-    Where `ranks` blocks of a cluster take its tiles in turn, `counter * ranks + rank` is the number of the tile.
+    If `ranks` blocks of a cluster take its tiles in turn, the number of the tile is `counter * ranks + rank`.
 
     extent   number of values of the index
     tile     extent of a tile along it; 1 makes the index a scalar, and no tile has such a dimension
-    counter  the number of the tile: a block index or a loop counter; None where there is only one tile
-    order    sort key: dimensions of a tile are sorted by it
+    counter  number of the tile: a block index or a loop counter; None if there is only one tile
+    order    sort key of the dimensions of a tile
     depth    number of loops around the definition of the counter
+    hint     name of the index
+    rank     number of the block in the cluster, if the blocks share the index
+    ranks    number of blocks that share the index
     """
 
     extent: Extent
@@ -55,8 +58,8 @@ class Dim:
     @property
     def count(self) -> Count:
         """Number of tiles that one block computes along the index."""
-        found = count_of(self.extent, self.tile)
-        return -(-found // self.ranks) if isinstance(found, int) else found
+        tiles = count_of(self.extent, self.tile)
+        return -(-tiles // self.ranks) if isinstance(tiles, int) else tiles
 
     @property
     def has_tail(self) -> bool:
@@ -66,11 +69,13 @@ class Dim:
 
 @dataclass(frozen=True)
 class Tile:
-    """A loop value at the tile level: a tile over `dims` (a scalar for none).
+    """Loop value at the tile level.
 
+    value    the tile; a scalar if there are no dimensions
+    dims     its dimensions
     depth    number of loops around its definition
     padding  dimension -> the value of elements past the end of its range, if it is known
-    constant the value of all elements, if they are one constant; else None
+    constant the value of all elements if they are one constant, else None
     """
 
     value: SSAValue
@@ -93,6 +98,7 @@ def shape(dims: Iterable[Dim]) -> tuple[int, ...]:
 
 
 def union(*groups: Iterable[Dim]) -> tuple[Dim, ...]:
+    """Returns all dimensions of `groups`, each once, in the order of a tile."""
     return tuple(sorted({d for group in groups for d in group}, key=lambda d: d.order))
 
 
@@ -110,17 +116,24 @@ _FOLDS: dict[str, Callable[[list[float]], float]] = {
 
 
 def padding_of(op: Operation, operands: Sequence[Tile], dims: Sequence[Dim]) -> dict[Dim, float]:
-    """Returns the known padding values of the result of `op`: dimension -> value past the end of its range."""
+    """Returns the known padding values of the result of `op`: dimension -> value past the end of its range.
+
+    Args:
+        op: payload operation.
+        operands: its operands.
+        dims: dimensions of its result.
+    """
     fold, only_zero = _FOLDS.get(op.name), False
-    if isinstance(op, payload.CastOp):  # floats stay what they are, and 0 is the same in all types
+    # A cast between floats preserves the padding value, and a cast of any type preserves 0.
+    if isinstance(op, payload.CastOp):
         fold, only_zero = sum, not (payload.is_float(op.operand.type) and payload.is_float(op.result.type))
-    known: dict[Dim, float] = {}
+    padding: dict[Dim, float] = {}
     if fold is not None:
         for d in dims:
             values = [v for o in operands if (v := o.beyond(d)) is not None and not math.isnan(v)]
             if d.has_tail and len(values) == len(operands) and not (only_zero and any(values)):
-                known[d] = fold(values)
-    return known
+                padding[d] = fold(values)
+    return padding
 
 
 Constraint: TypeAlias = tuple[AffineExpr, int, Extent]
@@ -140,7 +153,13 @@ class Coordinates:
         self.depth = 0
 
     def symbol(self, value: SSAValue, bound: Range, depth: int) -> AffineExpr:
-        """Returns the symbol for the scalar `value`, whose values are in range(bound)."""
+        """Returns the symbol for a scalar.
+
+        Args:
+            value: the scalar.
+            bound: range of its values: (lo, hi), a number n for range(n), or None if it is unknown.
+            depth: number of loops around its definition.
+        """
         self.depth = max(self.depth, depth)
         self.ranges.setdefault(value, bound)
         return AffineExpr.symbol([*self.ranges].index(value))
@@ -160,26 +179,35 @@ class Coordinates:
         return [(self.index(d), 0, d.extent) for d in self.dims if d.has_tail]
 
     def map(self, results: Sequence[AffineExpr]) -> AffineMap:
+        """Returns the simplified map to `results`."""
         full = AffineMap(len(self.dims), len(self.ranges), tuple(results))
         return simplify_map(full, shape(self.dims), [*self.ranges.values()])
 
     def access(
         self, results: Sequence[AffineExpr], constraints: Sequence[Constraint]
     ) -> tuple[AffineMap, DomainAttr | None, list[SSAValue]]:
-        """The map to `results` and the domain in which every constraint holds, without those that always do (None if
-        all do), both simplified; and the symbols that are left in them."""
-        kept: list[Constraint] = []
+        """Returns the simplified map and domain of an access.
+
+        Args:
+            results: coordinates in memory.
+            constraints: conditions of the access.
+
+        Returns:
+            The map to `results`; the domain of the constraints that do not always hold, or None if all do; the
+            symbols that occur in map and domain.
+        """
+        needed: list[Constraint] = []
         for expr, lo, hi in constraints:
             simple = self.map((expr,)).results[0]
             if not is_within(simple, lo, hi, shape(self.dims), [*self.ranges.values()]):
-                kept.append((simple, lo, hi))
-        exprs = [*self.map(results).results, *(expr for expr, _, _ in kept)]
+                needed.append((simple, lo, hi))
+        exprs = [*self.map(results).results, *(expr for expr, _, _ in needed)]
         used = sorted({e.position for expr in exprs for e in expr.dfs() if isinstance(e, AffineSymExpr)})
         dims = [AffineExpr.dimension(i) for i in range(len(self.dims))]
         renamed = [AffineExpr.symbol(used.index(i) if i in used else 0) for i in range(len(self.ranges))]
         exprs = tuple(expr.replace_dims_and_symbols(dims, renamed) for expr in exprs)
         access, guard = (AffineMap(len(dims), len(used), e) for e in (exprs[: len(results)], exprs[len(results) :]))
-        domain = DomainAttr.get(guard, [(lo, hi) for _, lo, hi in kept]) if kept else None
+        domain = DomainAttr.get(guard, [(lo, hi) for _, lo, hi in needed]) if needed else None
         return access, domain, [value for i, value in enumerate(self.ranges) if i in used]
 
 
@@ -191,11 +219,20 @@ Body: TypeAlias = Callable[[list[SSAValue], list[SSAValue]], list[SSAValue]]
 
 
 class Emitter:
-    """The state of lowering one nest: what every loop value has become, and the loops that are being filled.
+    """State of the lowering of one nest.
 
-    `scopes[d]` is the block inside `d` loops that receives operations. Operations are pure (but stores), so a value
-    goes into the outermost scope that has its operands, whatever loop its user is in: that is how everything that does
-    not change is computed once.
+    Operations except stores are pure. So each is emitted in the outermost open loop that has its operands, and
+    loop-invariant values are computed once.
+
+    Attributes:
+        nest: the nest.
+        scopes: open blocks; `scopes[d]` is inside of `d` loops.
+        buffers: tensor -> argument of the kernel.
+        tiles: loop value -> its tile.
+        dims: loop index -> its dimension.
+        location: location of new operations.
+        alone: true if a block is one thread, which holds whole tiles (on the CPU).
+        carries: scan -> its carry, the result up to the current tile.
     """
 
     def __init__(self, nest: loop.NestOp, body: Block, buffers: dict[SSAValue, SSAValue], alone: bool) -> None:
@@ -204,9 +241,7 @@ class Emitter:
         self.dims: dict[SSAValue, Dim] = {}
         self.location: LocationAttr | None = location_of(nest)
         self.alone = alone
-        """Whether a block is one thread, which has whole tiles."""
         self.carries: dict[loop.ScanOp, Tile] = {}
-        """Scan -> its result at the end of the tile before, which becomes that at the end of the current tile."""
         self._numbers: dict[Count, SSAValue] = {}
 
     @property
@@ -214,7 +249,16 @@ class Emitter:
         return len(self.scopes) - 1
 
     def insert(self, op: Operation, depth: int, hint: str | None = None) -> Operation:
-        """Appends `op` to the scope at `depth`, and returns it."""
+        """Appends an operation to an open block.
+
+        Args:
+            op: the operation.
+            depth: number of loops around the block.
+            hint: name of the results.
+
+        Returns:
+            `op`.
+        """
         if self.location is not None:
             op.location = self.location
         if hint is not None:
@@ -225,7 +269,7 @@ class Emitter:
 
     @contextmanager
     def at(self, depth: int) -> Generator[None]:
-        """Returns a context in which new loops are nested in the outermost `depth` of the open loops only."""
+        """Returns a context in which only the outermost `depth` of the open loops are open."""
         saved = self.scopes
         self.scopes = saved[: depth + 1]
         yield
@@ -255,9 +299,16 @@ class Emitter:
     def loops(
         self, bounds: Sequence[Bounds], carried: Sequence[SSAValue], body: Body, hints: Sequence[str | None]
     ) -> list[SSAValue]:
-        """Emits nested loops over `bounds`, which carry values, and returns the last values.
+        """Emits nested loops that carry values.
 
-        `body` gets the counters and the carried values, emits into the innermost scope and returns the new values.
+        Args:
+            bounds: start and stop of each loop, from the outermost to the innermost.
+            carried: initial values.
+            body: takes the counters and the carried values, emits the innermost body and returns the next values.
+            hints: name of each counter.
+
+        Returns:
+            The values after the last iteration.
         """
         if not bounds:
             return body([], list(carried))
@@ -276,18 +327,39 @@ class Emitter:
         return list(op.res)
 
     def constant(self, value: float, element: Attribute, dims: Sequence[Dim], depth: int) -> Tile:
+        """Emits a tile with equal elements.
+
+        Args:
+            value: the elements.
+            element: element type.
+            dims: dimensions.
+            depth: number of loops around it.
+        """
         op = payload.ConstantOp(value, tile.tile_type(element, shape(dims)))
         self.insert(op, depth)
         return Tile(op.result, tuple(dims), depth, {}, op.value)
 
     def extent(self, extent: Extent, dims: Sequence[Dim], depth: int) -> Tile:
+        """Emits a tile of indices that are equal to `extent`.
+
+        Args:
+            extent: a number or a symbolic size.
+            dims: dimensions.
+            depth: number of loops around it.
+        """
         if isinstance(extent, int):
             return self.constant(extent, IndexType(), dims, depth)
         value = self.insert(payload.ExtentOp(extent, tile.tile_type(IndexType(), shape(dims))), depth).results[0]
         return Tile(value, tuple(dims), depth)
 
     def spread(self, t: Tile, dims: Sequence[Dim], depth: int) -> SSAValue:
-        """Returns `t` broadcast to the dimensions `dims`, emitted at `depth`."""
+        """Returns a tile broadcast to more dimensions.
+
+        Args:
+            t: the tile.
+            dims: dimensions of the result.
+            depth: number of loops around it.
+        """
         if tuple(dims) == t.dims:
             return t.value
         result = tile.tile_type(element_type(t.value.type), shape(dims))
@@ -308,16 +380,24 @@ class Emitter:
         return Tile(new.results[0], dims, depth, padding, constant)
 
     def combine(self, kind: ReductionKind, a: Tile, b: Tile) -> Tile:
+        """Emits the combination of partial results, element by element.
+
+        Args:
+            kind: kind of the reduction.
+            a: first operand, from which the result gets its name.
+            b: second operand.
+        """
         dims, depth = union(a.dims, b.dims), max(a.depth, b.depth)
         op = combine(kind, self.spread(a, dims, depth), self.spread(b, dims, depth))
         self.insert(op, depth, a.value.name_hint)
         return Tile(op.results[0], dims, depth, padding_of(op, (a, b), dims))
 
     def tile_of(self, value: SSAValue) -> Tile:
-        found = self.tiles.get(value)
-        if found is None:
-            found = self.tiles[value] = self._first_use(value)
-        return found
+        """Returns the tile of a loop value; emits it first if it is an index or a constant."""
+        t = self.tiles.get(value)
+        if t is None:
+            t = self.tiles[value] = self._first_use(value)
+        return t
 
     def _first_use(self, value: SSAValue) -> Tile:
         if value in self.dims:
@@ -340,7 +420,13 @@ class Emitter:
         return Tile(op.result, dims, at.depth)
 
     def within(self, dim: Dim, value: Tile, beyond: float) -> Tile:
-        """Returns `value` with elements past the end of `dim` replaced by `beyond`."""
+        """Returns a tile with the elements past the end of a dimension replaced.
+
+        Args:
+            dim: the dimension.
+            value: the tile.
+            beyond: replacement.
+        """
         index = self.index_tile(dim)
         end = self.extent(dim.extent, index.dims, index.depth)
         inside = self.insert(payload.CmpOp("lt", index.value, end.value), index.depth).results[0]
@@ -349,16 +435,16 @@ class Emitter:
         other = self.constant(beyond, element_type(value.value.type), dims, depth)
         new = payload.SelectOp(where, self.spread(value, dims, depth), other.value)
         self.insert(new, depth, value.value.name_hint)
-        known = {d: v for d in dims if (v := value.beyond(d)) == beyond and v is not None}
-        return Tile(new.result, dims, depth, {**known, dim: beyond})
+        padding = {d: v for d in dims if (v := value.beyond(d)) == beyond and v is not None}
+        return Tile(new.result, dims, depth, {**padding, dim: beyond})
 
     def load(self, op: loop.LoadOp) -> Tile:
         """Emits the load of a whole tile for a load of the nest."""
         if isinstance(op.source.owner, payload.ConstantOp) and op.domain is None:
             return self.constant(op.source.owner.scalar, element_type(op.source.type), (), 0)
         used, symbols = access_indices(op), [self.tile_of(s) for s in op.symbols]
-        own = [self.dims[v] for v in used if self.dims[v].tile > 1]
-        at = Coordinates(union(own, *(s.dims for s in symbols)))
+        tile_dims = [self.dims[v] for v in used if self.dims[v].tile > 1]
+        at = Coordinates(union(tile_dims, *(s.dims for s in symbols)))
         index = [at.index(self.dims[v]) if v in used else AffineExpr.constant(0) for v in op.indices]
         depth = max((s.depth for s in symbols), default=0)
         values = [at.symbol(self.spread(s, at.dims, depth) if s.dims else s.value, None, s.depth) for s in symbols]
@@ -366,7 +452,7 @@ class Emitter:
         def rewrite(exprs: Iterable[AffineExpr]) -> list[AffineExpr]:
             return [e.replace_dims_and_symbols(index, values) for e in exprs]
 
-        constraints = [(at.index(d), 0, d.extent) for d in at.dims if d.has_tail and d in own]
+        constraints = [(at.index(d), 0, d.extent) for d in at.dims if d.has_tail and d in tile_dims]
         if op.domain is not None:
             limits = zip(rewrite(op.domain.affine.results), op.domain.limits, strict=True)
             constraints = [*((e, lo, hi) for e, (lo, hi) in limits), *constraints]
@@ -375,12 +461,14 @@ class Emitter:
         result = tile.tile_type(element_type(op.source.type), shape(at.dims))
         new = tile.LoadOp(self.buffers[op.source], access, used_symbols, domain, fill and fill.value, result)
         self.insert(new, max(at.depth, depth), op.result.name_hint)
-        padding = {d: v for d in own if fill is not None and d.has_tail and (v := fill.beyond(d)) is not None}
+        padding = {d: v for d in tile_dims if fill is not None and d.has_tail and (v := fill.beyond(d)) is not None}
         return Tile(new.result, at.dims, max(at.depth, depth), padding)
 
     def _fill(self, op: loop.LoadOp) -> Tile:
-        """Returns the fill value of a load outside its domain: that of `op`, or one that suits the reductions of the
-        nest."""
+        """Returns the fill value of `op` outside its domain.
+
+        If `op` has none, it is the identity of the reduction that reduces the loaded values, or 0.
+        """
         if op.fill is None:
             return self.constant(self._fills.get(op.source, 0), element_type(op.source.type), (), 0)
         fill = self.tile_of(op.fill)
@@ -407,8 +495,15 @@ class Emitter:
     def store(
         self, value: Tile, buffer: SSAValue, dims: Sequence[Dim], access: AffineMap, only_first: Dim | None = None
     ) -> None:
-        """Write a result of the nest: `access` takes the free indices `dims` to coordinates of the buffer. Of the
-        blocks that `only_first` numbers, the first one does."""
+        """Emits the store of a result of the nest.
+
+        Args:
+            value: the result.
+            buffer: destination.
+            dims: the free indices.
+            access: map from the free indices to coordinates of the buffer.
+            only_first: dimension over blocks with equal results; only the first of these blocks stores.
+        """
         at = Coordinates([d for d in dims if d.tile > 1])
         index = [at.index(d) for d in dims]
         results = [e.replace_dims_and_symbols(index, []) for e in access.results]
@@ -417,17 +512,23 @@ class Emitter:
         access, domain, symbols = at.access(results, [*at.tails(), *first])
         self.insert(tile.StoreOp(source, buffer, access, symbols, domain), self.depth)
 
-    def scatter(self, op: tensor.ScatterOp, buffer: SSAValue, dims: Sequence[Dim], own: AffineMap) -> None:
-        """Combine a result of the nest into `buffer` as `op` does, whose values and indices the nest yields; `own`
-        takes the free indices `dims` to their coordinates. What lies outside of the buffer goes nowhere."""
+    def scatter(self, op: tensor.ScatterOp, buffer: SSAValue, dims: Sequence[Dim], element_map: AffineMap) -> None:
+        """Emits the atomic updates of a scatter. Updates outside of the buffer have no effect.
+
+        Args:
+            op: the scatter, whose values and indices the nest yields.
+            buffer: the tensor that is updated.
+            dims: the free indices.
+            element_map: map from the free indices to the coordinates of an element in the tensor of values.
+        """
         yields: dict[SSAValue, SSAValue] = dict(zip(self.nest.res, yielded(self.nest.body.block), strict=True))
         tiles = [self.tile_of(yields[v]) for v in (op.values, *op.indices)]
-        kept = [d for d in dims if d.tile > 1]
-        at = Coordinates(kept)
-        element = [e.replace_dims_and_symbols([at.index(d) for d in dims], []) for e in own.results]
-        values = [self.spread(t, kept, self.depth) for t in tiles]
-        places = [self.insert(payload.CastOp(v, IndexType()), self.depth).results[0] for v in values[1:]]
-        symbols = [at.symbol(p, None, self.depth) for p in places]
+        tile_dims = [d for d in dims if d.tile > 1]
+        at = Coordinates(tile_dims)
+        element = [e.replace_dims_and_symbols([at.index(d) for d in dims], []) for e in element_map.results]
+        values = [self.spread(t, tile_dims, self.depth) for t in tiles]
+        coordinates = [self.insert(payload.CastOp(v, IndexType()), self.depth).results[0] for v in values[1:]]
+        symbols = [at.symbol(p, None, self.depth) for p in coordinates]
         results = [e.replace_dims_and_symbols(element, symbols) for e in op.map.data.results]
         limits = at.tails() + [(e, 0, n) for e, n in zip(results, extents_of(op.result.type), strict=True)]
         access, domain, used = at.access(results, limits)
@@ -455,8 +556,10 @@ class Emitter:
         return self.payload(op, (value, condition))
 
     def scan(self, op: loop.ScanOp) -> Tile:
-        """A scan that starts with the carry of the tile before: along a dimension of the tile, or from one iteration of
-        the block's loop to the next."""
+        """Emits a scan that starts with the carry of the preceding tile, and updates the carry.
+
+        If the tile extent of the scanned index is 1, each iteration of the block's loop adds one element.
+        """
         value, carry, along = self.tile_of(op.source), self.carries[op], self.dims[op.index]
         if along.tile == 1:
             new = self.combine(op.kind.data, carry, value)
@@ -470,8 +573,11 @@ class Emitter:
         return Tile(scan.result, dims, depth)
 
     def _read(self, op: payload.CmpOp) -> Sequence[SSAValue]:
-        """The operands of `op`, which compares on a tile that one thread has; indices as they are: a vector holds half
-        as many of i64. Where threads share a tile, indices kept as i64 are not computed again."""
+        """Returns the operands of a comparison in a block of one thread; if both are indices cast to i64, the indices.
+
+        A vector register holds half as many i64 as indices. In a block of several threads the casts are not removed,
+        because values in i64 are reused there.
+        """
         casts = [v.owner for v in op.operands if isinstance(v.owner, payload.CastOp)]
         indices = [c.operand for c in casts if c.operand.type == IndexType()]
         return indices if len(indices) == len(op.operands) else op.operands

@@ -1,4 +1,8 @@
-"""Reductions over tiles: at once, chunk by chunk, or staged with a rescaling between chunks."""
+"""Lowers reductions to tiles: at once, chunk by chunk, or in stages with a rescaling between chunks.
+
+A *chunk* is the part of the reduction range that one tile holds. An accumulator is a partial result over the chunks so
+far, which a loop over chunks carries.
+"""
 
 from __future__ import annotations
 
@@ -32,16 +36,21 @@ from .emitter import Body, Dim, Emitter, Tile, padding_of, union
 
 
 class Reducer:
-    """Lowers the reductions of one nest, for `emitter`. `chunks`: reduction indices with the extents of their tiles."""
+    """Lowering of the reductions of one nest.
+
+    Args:
+        emitter: receives the operations.
+        chunks: reduction index -> extent of a chunk.
+    """
 
     ranks: Mapping[SSAValue, tuple[SSAValue | None, int]] = {}
-    """Indices that the blocks of a cluster share, with the number of the block and the number of blocks."""
+    """Index that the blocks of a cluster share -> number of the block in the cluster, and number of blocks."""
 
     def __init__(self, emitter: Emitter, chunks: dict[SSAValue, int]) -> None:
         self.emitter, self.chunks = emitter, chunks
         self.dependence = Dependence()
         self._order = len(emitter.nest.sizes)
-        """The place of the next reduction index in tiles, after the free ones."""
+        """Sort key of the next reduction index among the dimensions of a tile, after the free indices."""
 
     @cached_property
     def bounds(self) -> ChunkBounds:
@@ -67,16 +76,20 @@ class Reducer:
     def _depth(self, op: Operation) -> int:
         """Returns the depth of the innermost open loop on whose values `op` depends."""
         values = {v for inner in op.walk() for v in inner.operands} - {r for inner in op.walk() for r in inner.results}
-        known = (self.emitter.dims.get(v) or self.emitter.tiles.get(v) for v in values)
-        return max((value.depth for value in known if value is not None), default=0)
+        definitions = (self.emitter.dims.get(v) or self.emitter.tiles.get(v) for v in values)
+        return max((d.depth for d in definitions if d is not None), default=0)
 
     def _dims(self, indices: Indices) -> tuple[Dim, ...]:
         dims = self.emitter.dims
         return union(d for v in indices if (d := dims[v]).tile > 1)
 
     def _bind(self, stages: Sequence[loop.ReduceOp], counters: Sequence[SSAValue]) -> tuple[Dim, ...]:
-        """Make the reduction indices of `stages`, which run together, dimensions. The innermost loops count those that
-        have more than one chunk."""
+        """Creates and returns the dimensions of reduction indices.
+
+        Args:
+            stages: the reduction, or all stages of a staged reduction, which share their dimensions.
+            counters: counters of the innermost loops, one for each index with more than one chunk.
+        """
         e, dims, looped, orders = self.emitter, list[Dim](), 0, self._orders(stages)
         for i, (arg, count) in enumerate(zip(stages[0].body.block.args, self._counts(stages[0]), strict=True)):
             counter, depth = None, 0
@@ -91,15 +104,18 @@ class Reducer:
         return tuple(dims)
 
     def _orders(self, stages: Sequence[loop.ReduceOp]) -> list[float]:
-        """The places of the indices of `stages` in tiles: behind all others, or, for a product of matrices, between the
-        rows and the columns of its result."""
+        """Returns the sort keys of the reduction indices of `stages` among the dimensions of a tile.
+
+        They follow all other dimensions. For a matmul they are between the rows and the columns of its result.
+        """
         indices, dims = stages[0].body.block.args, self.emitter.dims
-        for found in filter(None, map(self._product, stages)):
-            own = self._dims(found.only_lhs | found.only_rhs | found.shared)
-            if len(own) == 2:
-                around = (d for a, d in dims.items() if a.owner.parent_op().is_ancestor(stages[0]))  # pyright: ignore
-                step = (min(d.order for d in around if d.order > own[0].order) - own[0].order) / (len(indices) + 1)
-                return [own[0].order + step * (i + 1) for i in range(len(indices))]
+        for contraction in filter(None, map(self._product, stages)):
+            free_dims = self._dims(contraction.only_lhs | contraction.only_rhs | contraction.shared)
+            if len(free_dims) == 2:
+                enclosing = (d for a, d in dims.items() if a.owner.parent_op().is_ancestor(stages[0]))  # pyright: ignore
+                rows = free_dims[0].order
+                step = (min(d.order for d in enclosing if d.order > rows) - rows) / (len(indices) + 1)
+                return [rows + step * (i + 1) for i in range(len(indices))]
         return [self._order + i for i in range(len(indices))]
 
     def _counts(self, op: loop.ReduceOp) -> list[Count]:
@@ -125,8 +141,11 @@ class Reducer:
         return self._combined(op, self._reduced(op, self._bind((op,), ())))
 
     def _in_chunks(self, op: loop.ReduceOp, looped: Sequence[int]) -> Tile:
-        """Reduces chunk by chunk, in loops over the indices `looped` that carry the result so far. Each chunk of a
-        contraction is added to the accumulator, so that it can become a matrix product."""
+        """Reduces chunk by chunk, in loops over the indices `looped`.
+
+        A contraction, or a reduction of columns in one thread, reduces each chunk and carries the result so far. So a
+        chunk of a contraction can become a `tile.dot`. Other reductions carry one accumulator per element of a chunk.
+        """
         e, dims = self.emitter, self._dims(self.dependence.of_reduce(op))
         if self._product(op) is None and not self._is_of_columns(op, dims):
             return self._by_elements(op, looped, dims)
@@ -145,8 +164,8 @@ class Reducer:
         partial = tuple(Dim(n, c, None, self._order + i, 0) for i, (a, n) in pairs if (c := self.chunks[a]) > 1)
 
         def chunk(counters: list[SSAValue], carried: list[SSAValue]) -> list[SSAValue]:
-            own = self._bind((op,), counters)
-            value, all_dims = self._body_value(op, own), (*dims, *(d for d in own if d.tile > 1))
+            chunk_dims = self._bind((op,), counters)
+            value, all_dims = self._body_value(op, chunk_dims), (*dims, *(d for d in chunk_dims if d.tile > 1))
             new = e.combine(op.kind.data, Tile(carried[0], all_dims, e.depth), value)
             return [e.spread(new, all_dims, e.depth)]
 
@@ -163,53 +182,83 @@ class Reducer:
 
     def _product(self, op: loop.ReduceOp) -> Contraction | None:
         """Returns the contraction that `op` computes if both operands have tile dimensions of their own, else None."""
-        found = find_contraction(op, self.dependence)
-        return found if found is not None and self._dims(found.only_lhs) and self._dims(found.only_rhs) else None
+        contraction = find_contraction(op, self.dependence)
+        if contraction is None or not self._dims(contraction.only_lhs) or not self._dims(contraction.only_rhs):
+            return None
+        return contraction
 
-    def _is_of_columns(self, op: loop.ReduceOp, around: Sequence[Dim]) -> bool:
-        """Whether one thread reduces the columns of a tile: most of what it loads as wide as the tile lies side by side
-        along an index `around` the reduction, by whole vectors; or nothing is, and the last index is one."""
-        if not self.emitter.alone or not around:
+    def _is_of_columns(self, op: loop.ReduceOp, result_dims: Sequence[Dim]) -> bool:
+        """Returns true if a block of one thread reduces columns, with vectors along a dimension of the result.
+
+        This is so if the largest tensor, among those loaded along all indices, is contiguous along a dimension of the
+        result. Without such a load, the last dimension of the result counts. The dimension must fill a vector.
+
+        Args:
+            op: the reduction.
+            result_dims: dimensions of its result.
+        """
+        if not self.emitter.alone or not result_dims:
             return False
-        dims, own, last = self.emitter.dims, {*op.body.block.args}, max(around, key=lambda d: d.order)
+        dims, reduced, last = self.emitter.dims, {*op.body.block.args}, max(result_dims, key=lambda d: d.order)
         loads = [inner for inner in op.walk() if isinstance(inner, loop.LoadOp)]
         used = {load: access_indices(load) for load in loads}
-        wide = [o for o in loads if own & {*used[o]} and {*around} <= {dims[i] for i in used[o] if i in dims}]
+        wide = [o for o in loads if reduced & {*used[o]} and {*result_dims} <= {dims[i] for i in used[o] if i in dims}]
         along = contiguous_index(max(wide, key=lambda load: tensor_bytes(load.source.type))) if wide else None
-        found = last if not wide else None if along is None else dims.get(along)
-        return found is not None and found in around and found.tile >= MAX_LANES
+        vector_dim = last if not wide else None if along is None else dims.get(along)
+        return vector_dim is not None and vector_dim in result_dims and vector_dim.tile >= MAX_LANES
 
-    def _body_value(self, op: loop.ReduceOp, own: Sequence[Dim]) -> Tile:
-        self._lower_body(op, own)
-        value, tails = yielded(op.body.block)[0], [d for d in own if d.has_tail]
+    def _body_value(self, op: loop.ReduceOp, chunk_dims: Sequence[Dim]) -> Tile:
+        """Returns the terms that `op` reduces in one chunk, with the identity past the ends of ranges."""
+        self._lower_body(op, chunk_dims)
+        value, tails = yielded(op.body.block)[0], [d for d in chunk_dims if d.has_tail]
         return self._masked(value, tails, op) if tails else self.emitter.tile_of(value)
 
-    def _lower_body(self, op: loop.ReduceOp, own: Sequence[Dim], without: Operation | None = None) -> None:
-        self._order += len(own)
+    def _lower_body(self, op: loop.ReduceOp, chunk_dims: Sequence[Dim], without: Operation | None = None) -> None:
+        self._order += len(chunk_dims)
         self.body([o for o in list(op.body.block.ops)[:-1] if o is not without])
-        self._order -= len(own)
+        self._order -= len(chunk_dims)
 
-    def _reduced(self, op: loop.ReduceOp, own: Sequence[Dim]) -> Tile | tuple[Tile, Tile]:
-        """`op` over the tile of its indices `own`; if that is a product of matrices, these."""
-        found = self._product(op)
-        return self._finish(op, self._body_value(op, own), own) if found is None else self._factors(op, own, found)
+    def _reduced(self, op: loop.ReduceOp, chunk_dims: Sequence[Dim]) -> Tile | tuple[Tile, Tile]:
+        """Returns the reduction of one chunk, along `chunk_dims`; for a matmul the operands (lhs, rhs) instead."""
+        contraction = self._product(op)
+        if contraction is None:
+            return self._finish(op, self._body_value(op, chunk_dims), chunk_dims)
+        return self._factors(op, chunk_dims, contraction)
 
-    def _factors(self, op: loop.ReduceOp, own: Sequence[Dim], found: Contraction) -> Tile | tuple[Tile, Tile]:
-        """The two factors of the contraction `found`, if they are matrices; else the sum of their products."""
-        e, product = self.emitter, found.product
-        self._lower_body(op, own, product if product.result.has_one_use() else None)
-        tails = [d for d in own if d.has_tail]
+    def _factors(
+        self, op: loop.ReduceOp, chunk_dims: Sequence[Dim], contraction: Contraction
+    ) -> Tile | tuple[Tile, Tile]:
+        """Lowers one chunk of a contraction.
+
+        Args:
+            op: the reduction.
+            chunk_dims: dimensions of its indices.
+            contraction: the contraction that it computes.
+
+        Returns:
+            The operands (lhs, rhs) if they are matrices, so that a `tile.dot` can multiply them. Otherwise the result,
+            computed by a multiplication and a reduction.
+        """
+        e, product = self.emitter, contraction.product
+        self._lower_body(op, chunk_dims, product if product.result.has_one_use() else None)
+        tails = [d for d in chunk_dims if d.has_tail]
         a, b = self._masked_factors(product, tails, op) if tails else (e.tile_of(v) for v in product.operands)
         lhs, rhs = sorted((a, b), key=lambda t: [d.order for d in t.dims])
-        dims, summed = union(lhs.dims, rhs.dims), [d for d in own if d.tile > 1]
+        dims, summed = union(lhs.dims, rhs.dims), [d for d in chunk_dims if d.tile > 1]
         if len(dims) == 3 and summed == [dims[1]] and (lhs.dims, rhs.dims) == (dims[:2], dims[1:]):
             return lhs, rhs
         why = f"{len(dims) - len(summed)} free and {len(summed)} summed dimensions; a dot has 2 and 1"
         emit_remark(op, "convert-loop-to-tile", why)
-        return self._finish(op, e.payload(product, (a, b)), own)
+        return self._finish(op, e.payload(product, (a, b)), chunk_dims)
 
     def _combined(self, op: loop.ReduceOp, new: Tile | tuple[Tile, Tile], old: Tile | None = None) -> Tile:
-        """`new`, of `_reduced`, combined with `old`, if there is that; of matrices, their product added to it."""
+        """Returns the result of `_reduced` combined with an accumulator.
+
+        Args:
+            op: the reduction.
+            new: result over a chunk, or the operands of a `tile.dot`.
+            old: accumulator, if any.
+        """
         if not isinstance(new, Tile):
             return self._dot(op, *new, old)
         return new if old is None else self.emitter.combine(op.kind.data, old, new)
@@ -224,88 +273,102 @@ class Reducer:
         e.insert(dot, depth, op.result.name_hint if old is None else old.value.name_hint)
         return Tile(dot.result, dims, depth)
 
-    def _finish(self, op: loop.ReduceOp, value: Tile, own: Sequence[Dim]) -> Tile:
+    def _finish(self, op: loop.ReduceOp, value: Tile, reduced_dims: Sequence[Dim]) -> Tile:
         """Emits the reduction of `value` along the dimensions `own`, and returns its result."""
         e = self.emitter
         e.location = location_of(op)
-        own = [d for d in own if d.tile > 1]
-        if not own:
+        reduced_dims = [d for d in reduced_dims if d.tile > 1]
+        if not reduced_dims:
             return value
-        dims = union(value.dims, own)
+        dims = union(value.dims, reduced_dims)
         source = e.spread(value, dims, value.depth)
-        new = tile.ReduceOp(op.kind.data, source, [dims.index(d) for d in own])
+        new = tile.ReduceOp(op.kind.data, source, [dims.index(d) for d in reduced_dims])
         e.insert(new, value.depth, op.result.name_hint)
-        return Tile(new.result, tuple(d for d in dims if d not in own), value.depth)
+        return Tile(new.result, tuple(d for d in dims if d not in reduced_dims), value.depth)
 
     # Masks
 
     def _masked_factors(self, product: Operation, tails: Sequence[Dim], op: loop.ReduceOp) -> list[Tile]:
-        """The tiles of the operands of `product`, such that it is 0 wherever an index of `tails` is past its range."""
+        """Returns the operands of a multiplication, masked so that the product is 0 past the ends of ranges.
+
+        Args:
+            product: the multiplication.
+            tails: dimensions whose last tile extends past the end of the range.
+            op: the reduction of the products.
+        """
         factors = [self.emitter.tile_of(v) for v in product.operands]
-        known = padding_of(product, factors, union(*(f.dims for f in factors)))
-        missing = [d for d in tails if known.get(d) != 0]
+        padding = padding_of(product, factors, union(*(f.dims for f in factors)))
+        missing = [d for d in tails if padding.get(d) != 0]
         return [self._masked(v, missing, op) for v in product.operands]
 
     def _masked(self, value: SSAValue, tails: Sequence[Dim], op: loop.ReduceOp) -> Tile:
         """Returns the tile of `value`, with the identity of `op` in elements past the end of the dimensions `tails`."""
         e = self.emitter
         neutral = identity(op.kind.data, op.result.type)
-        found = e.tile_of(value)
-        missing = [d for d in tails if found.beyond(d) != neutral]
+        masked = e.tile_of(value)
+        missing = [d for d in tails if masked.beyond(d) != neutral]
         if not missing:
-            return found
+            return masked
         inner, is_sum = value.owner, op.kind.data == ReductionKind.ADD
         if is_sum and isinstance(inner, arith.MulfOp) and inner.parent_block() is op.body.block:
-            # Two factors that are both zero are cheaper to arrange than their product, and keep it a contraction.
+            # Masking both operands is often free, as loads fill with 0, and preserves the contraction.
             a, b = (self._masked(o, missing, op) for o in inner.operands)
             return e.payload(inner, (a, b))
         for d in missing:
-            found = e.within(d, found, neutral)
-        return found
+            masked = e.within(d, masked, neutral)
+        return masked
 
     # Staged reductions
 
     def staged(self, op: loop.StagedReduceOp) -> None:
-        """Lower a staged reduction: its stages one after another if a tile holds the range, else chunk by chunk."""
+        """Lowers a staged reduction: stage by stage if one chunk holds the range, else chunk by chunk."""
         e, stages = self.emitter, op.stage_ops
         looped = [i for i, n in enumerate(self._counts(stages[0])) if n != 1] if stages else []
         if not looped or 0 in stages[0].sizes:
             self._at_once(op)
             return
         with self._hoisted(op):
-            dims = [self._dims(found) for found in self.dependence.of_staged(op)]
+            dims = [self._dims(indices) for indices in self.dependence.of_staged(op)]
             starts: list[SSAValue] = []
-            for stage, own, result in zip(stages, dims, op.res, strict=True):
+            for stage, result_dims, result in zip(stages, dims, op.res, strict=True):
                 neutral = identity(stage.kind.data, stage.result.type)
-                starts.append(e.constant(neutral, stage.result.type, own, e.depth).value)
+                starts.append(e.constant(neutral, stage.result.type, result_dims, e.depth).value)
                 starts[-1].name_hint = result.name_hint or stage.result.name_hint
 
             def chunk(counters: list[SSAValue], carried: list[SSAValue]) -> list[SSAValue]:
-                own = self._bind(stages, counters)
+                chunk_dims = self._bind(stages, counters)
                 old = [Tile(c, d, e.depth) for c, d in zip(carried, dims, strict=True)]
-                return [t.value for t in self._stages(op, own, old)]
+                return [t.value for t in self._stages(op, chunk_dims, old)]
 
             hints = [stages[0].body.block.args[i].name_hint for i in looped]
             results = e.loops(self._visited(stages, looped), starts, chunk, hints)
-            for result, stage, value, own in zip(op.res, stages, results, dims, strict=True):
+            for result, stage, value, result_dims in zip(op.res, stages, results, dims, strict=True):
                 value.name_hint = result.name_hint or stage.result.name_hint
-                e.tiles[result] = Tile(value, own, e.depth)
+                e.tiles[result] = Tile(value, result_dims, e.depth)
 
     def _at_once(self, op: loop.StagedReduceOp) -> None:
-        """Lowers a staged reduction, of which one chunk holds the range, as one reduction after another."""
+        """Lowers a staged reduction whose range fits in one chunk: as one reduction after another."""
         self.body(list(op.stages.block.ops)[:-1])
         for result, stage in zip(op.res, op.stage_ops, strict=True):
             self.emitter.tiles[result] = self.emitter.tiles[stage.result]
 
-    def _stages(self, op: loop.StagedReduceOp, own: Sequence[Dim], old: Sequence[Tile]) -> list[Tile]:
-        """One chunk: each stage in the frame that the earlier ones have moved to, combined with what it was, if that is
-        not the first."""
+    def _stages(self, op: loop.StagedReduceOp, chunk_dims: Sequence[Dim], old: Sequence[Tile]) -> list[Tile]:
+        """Emits all stages over one chunk, and returns their results.
+
+        Each stage is computed relative to the new results of the earlier stages. Its old result is rescaled to them and
+        then combined with the chunk (see `loop.staged_reduce`).
+
+        Args:
+            op: the staged reduction.
+            chunk_dims: dimensions of its indices.
+            old: results over the preceding chunks; empty if there are none.
+        """
         e, new = self.emitter, list[Tile]()
         for inner in list(op.stages.block.ops)[:-1]:
             if not isinstance(inner, loop.ReduceOp):
                 self.body([inner])
                 continue
-            reduced = self._reduced(inner, own)
+            reduced = self._reduced(inner, chunk_dims)
             here = self._combined(inner, reduced, self._rescaling(op, len(new), old, new) if old else None)
             if old:
                 dims = old[len(new)].dims
@@ -316,7 +379,14 @@ class Reducer:
         return new
 
     def _rescaling(self, op: loop.StagedReduceOp, result: int, old: Sequence[Tile], new: Sequence[Tile]) -> Tile:
-        """Result number `result` so far, moved from its old frame to the one that the stages before it are in now."""
+        """Returns a result over the preceding chunks, rescaled to the new reference values.
+
+        Args:
+            op: the staged reduction.
+            result: number of the result.
+            old: all results over the preceding chunks.
+            new: new results of the earlier stages.
+        """
         e = self.emitter
         args = op.rescale.block.args
         e.tiles.update(zip(args, old, strict=False))
