@@ -286,7 +286,7 @@ class Checker:
         try:
             text = print_cuda(module)
         except CompileError:
-            return  # shared memory has no place yet
+            return  # shared memory has no offsets yet
         races = [r for r in run_cuda_on_cpu(text, make_plan(module), self.inputs, (0,))[1] if r.kind in _RACES]
         if races and count:
             raise ExecutionError(str(races[0]))

@@ -53,7 +53,7 @@ def c_type(t: Attribute, index: str = "int") -> str:
     e = element_type(t.registers if isinstance(t, AsyncAccumulatorsType) else t)
     name = index if isinstance(e, IndexType) else "unsigned long long" if isinstance(e, MbarrierType) else dtype_of(e).c
     if not name:
-        raise CompileError(f"no C++ type for {e}")
+        raise CompileError(f"expected an element type with a C++ type, but got {e}")
     return name
 
 

@@ -193,7 +193,7 @@ def memory_name(writer: Writer, memory: SSAValue) -> str:
     """Returns the name of the pointer to a buffer. Raises CompileError if the buffer is not allocated yet."""
     if memory not in writer.variables:
         name = memory.owner.name if isinstance(memory.owner, SharedOp) else None
-        raise CompileError("shared memory has no place yet: run kernel-allocate-shared", operator=name)
+        raise CompileError("expected shared memory with an offset; run kernel-allocate-shared first", operator=name)
     return writer.variables[memory].name
 
 

@@ -457,7 +457,7 @@ def _read_indices(writer: Writer, op: kernel.IndicesOp, register: Register) -> E
 
 
 def _read_shared(writer: Writer, op: kernel.SharedOp, register: Register) -> Expr:
-    raise CompileError("shared memory has no place yet: run kernel-allocate-shared", operator=op.name)
+    raise CompileError("expected shared memory with an offset; run kernel-allocate-shared first", operator=op.name)
 
 
 _VIEWS: dict[type[Operation], Callable[[Writer, Any, Register], Expr]] = {
@@ -561,6 +561,6 @@ def declare_shared(writer: Writer, buffers: Iterable[SharedOp], memory: str) -> 
     """
     for op in buffers:
         if op.offset is None:
-            raise refused(op, "shared memory has no place yet: run kernel-allocate-shared", CompileError)
+            raise refused(op, "expected shared memory with an offset; run kernel-allocate-shared first", CompileError)
         c, start = writer.type_of(op.result), f"({memory} + {op.offset.data})" if op.offset.data else memory
         writer.line(f"{c}* const {writer.name(op.result, 'buf')} = ({c}*){start};")

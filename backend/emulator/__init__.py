@@ -154,7 +154,7 @@ class EmulatedProgram:
         self.reassociates = _FLOAT_ATOMICS.search(source) is not None
         missing = [x.kernel for x in plan.launches if x.kernel not in kernel_bounds(source)]
         if missing:
-            raise ExecutionError(f"the CUDA text has no kernel {missing[0]}")
+            raise ExecutionError(f"expected a CUDA text with the kernel {missing[0]} of the plan, but it has none")
 
     def run(self, args: Sequence[np.ndarray], seeds: Sequence[int] = (0, 1)) -> tuple[list[np.ndarray], list[Report]]:
         """Runs the program with several orders of threads.

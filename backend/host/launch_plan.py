@@ -241,15 +241,16 @@ class LaunchPlan:
         Raises ExecutionError if a kernel writes an input.
         """
         if count > self.arguments:
-            raise ExecutionError(f"{count} arguments for a program that takes {self.inputs}")
+            raise ExecutionError(f"expected {self.inputs} arguments, but got {count}")
         results, changed = dict(self.in_place), {argument for _, argument in self.in_place}
         for i, buffer in enumerate(self.buffers[:count]):
             if i in results or buffer.written and i not in changed:
-                raise ExecutionError(f"{count} arguments, but argument {buffer.name} is a result of the program")
+                reason = f"{buffer.name} is a result of the program"
+                raise ExecutionError(f"expected {self.inputs} arguments, but got {count}: {reason}")
         others = [(i, self.buffers[i]) for i in range(count, self.arguments)]
         missing = [b.name for i, b in others if i in changed or 0 not in b.shape and not b.written and i not in results]
         if missing:
-            raise ExecutionError(f"{count} arguments for a program that takes {self.inputs}: {missing[0]} is missing")
+            raise ExecutionError(f"expected {self.inputs} arguments, but got {count}: {missing[0]} is missing")
         return replace(self, inputs=count)
 
     def check_arguments(self, inputs: Sequence[tuple[tuple[int, ...], str]]) -> LaunchPlan:
@@ -319,7 +320,7 @@ class _Program:
             raise CompileError("the module has no @main")
         self.main = self.functions["main"]
         if any(not isinstance(t, MemRefType) for t in self.main.function_type.inputs):
-            raise CompileError("@main does not work on buffers: this is not the kernel level")
+            raise CompileError("expected memrefs as parameters of @main; lower the module to the kernel level")
         names, kernels = kernel_names(module), [op for op in module.ops if isinstance(op, kernel.FuncOp)]
         self.kernels = {op.sym_name.data: _Kernel.of(op, names[op.sym_name.data]) for op in kernels}
 

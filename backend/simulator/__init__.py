@@ -109,7 +109,10 @@ class Launcher:
         self.report.launches.append(counts)
         size = function.cluster_size
         if size > 1 and function.warps.data % WARPGROUP and any(isinstance(o, kernel.WgmmaOp) for o in function.walk()):
-            raise ExecutionError("wgmma in a cluster of blocks that are no whole warpgroups")
+            raise ExecutionError(
+                f"expected a multiple of {WARPGROUP} warps for wgmma in a cluster, but got {function.warps.data}; "
+                "use blocks of whole warpgroups"
+            )
         with steps(f"simulating {counts.kernel}", blocks, "blocks") as step:
             blocks_at_once = size if is_asynchronous(function) else batch_size(function)
             for first in range(0, blocks, blocks_at_once):
@@ -350,7 +353,7 @@ def simulate(
     main = main_function(module)
     types = [_memref(t) for t in main.function_type.inputs]
     if len(args) > len(types):
-        raise ExecutionError(f"@main takes {len(types)} buffers, not {len(args)} and results")
+        raise ExecutionError(f"expected at most {len(types)} arguments, the parameters of @main, but got {len(args)}")
     sizes = bind_sizes(main, [np.shape(a) for a in args])
     inputs = check_arguments(types[: len(args)], args, sizes)
     plan = make_plan(module).at([a.shape for a in inputs])
@@ -414,5 +417,7 @@ def _run_eager(step: EagerStep, memory: Sequence[GlobalBuffer], domain: TypedDom
 
 def _memref(t: Attribute) -> MemRefType[Attribute]:
     if not isinstance(t, MemRefType):
-        raise ExecutionError(f"@main takes {t}: not at the kernel level, where it takes memrefs")
+        raise ExecutionError(
+            f"expected memrefs as parameters of @main, but got {t}; lower the module to the kernel level"
+        )
     return t

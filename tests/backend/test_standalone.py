@@ -82,8 +82,8 @@ def test_plan_runs_on_the_emulator(program):
     ("text", "message"),
     [
         ("builtin.module {}", "has no @main"),
-        ("func.func @main(%x: tensor<4xf32>) {\n  func.return\n}", "not the kernel level"),
-        ("func.func @main(%x: memref<?xf32>) {\n  func.return\n}", "has no size"),
+        ("func.func @main(%x: tensor<4xf32>) {\n  func.return\n}", "expected memrefs as parameters of @main"),
+        ("func.func @main(%x: memref<?xf32>) {\n  func.return\n}", "expected a name for each"),
         ("func.func @main() {\n  %c = arith.constant 0 : index\n  func.return\n}", "test.mlir:2.*arith.constant"),
         (
             "func.func @main(%x: memref<4xf32>) {\n  kernel.launch @no(%x) : memref<4xf32>\n  func.return\n}",

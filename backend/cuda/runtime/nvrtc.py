@@ -106,7 +106,7 @@ def compile_cubin(source: str, arch: str, name: str = "kernels.cu", *, cached: b
 def check_arch(arch: str) -> Target:
     """Returns the target of an architecture. Raises TargetError for an unknown name."""
     if not re.fullmatch(r"sm_[0-9]{2,3}[a-f]?", arch):
-        raise TargetError(f"{arch!r} is no architecture", argument="arch")
+        raise TargetError(f"expected an architecture such as sm_90a, but got {arch!r}", argument="arch")
     return get_target(arch)
 
 

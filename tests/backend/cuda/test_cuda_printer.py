@@ -411,7 +411,10 @@ def test_assembly_only_in_helpers() -> None:
             '%v = math.ctpop %r_x : vector<4xi32> "test.use"(%v) : (vector<4xi32>) -> ()',
             "math.ctpop: cannot be printed as C++",
         ),
-        ('%v = kernel.shared : memref<8xi32, "shared">', "shared memory has no place yet: run kernel-allocate-shared"),
+        (
+            '%v = kernel.shared : memref<8xi32, "shared">',
+            "expected shared memory with an offset; run kernel-allocate-shared first",
+        ),
         ('%v = "test.op"() : () -> vector<4xi32>', "test.op: cannot be printed as C++"),
     ],
 )
