@@ -53,13 +53,13 @@ TYPES = [
 
 
 def _bytes(dtype: torch.dtype, size: int) -> torch.Tensor:
-    """Bytes as elements of a type, of which none is NaN."""
+    """Returns bytes as elements of a type, without NaN."""
     whole = torch.arange(-120, 120, dtype=torch.int8).roll(7)[: size * 8].clamp(max=63)
     return whole.reshape(size, 8).view(dtype)
 
 
 def _every_view(*tensors: torch.Tensor) -> list[torch.Tensor]:
-    """Each tensor in each type, and after arithmetic on the bits."""
+    """Returns views of each tensor in each type, and the views after arithmetic on their bits."""
     bits = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
     views = [t.view(dtype) for t in tensors for dtype in TYPES]
     return [*views, *(v.view(bits[v.element_size()]) ^ 1 for v in views)]

@@ -1,4 +1,4 @@
-"""Checked programs: an index that PyTorch would not take stops them, and says operator, place, range and index."""
+"""Checked programs: an index that PyTorch refuses raises an error with operator, line, range and index."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def compiled(function: Any, *args: torch.Tensor, executor: str = "reference", **
 
 @pytest.mark.parametrize("name", OPERATORS)
 def test_stops_where_pytorch_does(name: str) -> None:
-    """Of every index: eager PyTorch raises for it, or the program gives what PyTorch gives."""
+    """For each index, either both PyTorch and the program raise, or their results are equal."""
     function = OPERATORS[name]
     program = compiled(function, TABLE, torch.tensor([0, 1, 2]))
     for value in VALUES:
@@ -152,7 +152,7 @@ def test_sizes_known_at_run_time(executor: str) -> None:
 
 @pytest.mark.parametrize("executor", EXECUTORS)
 def test_what_is_not_computed_is_not_asserted(executor: str) -> None:
-    """Targets that a loss ignores; and an index in a part that is cut off."""
+    """Targets that a loss ignores are not checked."""
     x, target = torch.randn(4, WIDTH), torch.tensor([1, -100, 4, 0])
     program = compiled(F.cross_entropy, x, target, executor=executor)
     torch.testing.assert_close(program(x, target), F.cross_entropy(x, target))

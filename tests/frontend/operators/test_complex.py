@@ -42,7 +42,7 @@ def angles(length: int, width: int) -> torch.Tensor:
 
 
 class Rotary(nn.Module):
-    """Llama's positions, as its first code has them."""
+    """Llama's rotary embedding as in its first implementation, by complex numbers."""
 
     def __init__(self, length: int, width: int) -> None:
         super().__init__()
@@ -114,7 +114,7 @@ def test_complex_numbers(function: Callable[..., Any]):
 
 
 def test_extreme_values():
-    """Quotients and sizes do not overflow on the way; roots on the axes."""
+    """Quotients and absolute values do not overflow in intermediate results; square roots on the axes."""
     large = torch.tensor([1e30 + 1e30j, 1e-30 - 1e-30j, 2 + 0j])
     check(lambda a, b: [a / b, a.abs()], large, torch.tensor([2e30 + 0j, 1e-30 + 3e-30j, 1j]))
     check(lambda z: z.sqrt(), torch.tensor([0j, 1 + 0j, -1 + 0j, 2j, -2j, 1e-20 + 1j, -4 + 1e-6j]))
@@ -133,7 +133,7 @@ class Weighted(nn.Module):
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_results_without_elements(dtype: torch.dtype):
-    """As eager PyTorch's they lie in memory in order, which NumPy's do not."""
+    """Empty results have the strides of eager PyTorch, which differ from NumPy's."""
     x = torch.zeros(0, 3, dtype=dtype)
     compiled = deplodock.compile(lambda x: (x + 1, torch.complex(x.float(), x.float())), (x,), executor="reference")
     for found, wanted in zip(compiled(x), (x + 1, torch.complex(x.float(), x.float())), strict=True):
@@ -175,7 +175,7 @@ def test_fourier_transforms(points: int):
 
 @pytest.mark.parametrize("points", [257, 600, 4096])
 def test_long_fourier_transforms(points: int):
-    """A prime number of points is one product; others are transforms of transforms."""
+    """A transform of a prime number of points is one matmul; others are nested transforms."""
     x, z = real(2, points), number(points)
     program = CompiledFunction(
         capture(lambda x, z: [torch.fft.rfft(x), torch.fft.ifft(z)], (x, z)), "sm_90a", "reference"

@@ -46,8 +46,10 @@ def test_slice(traced: Tracer, dtype: str) -> None:
 
 
 def test_refused_calls(traced: Tracer) -> None:
-    """What PyTorch refuses ends in a diagnostic of one line, never in an exception from inside; but for the recorded
-    calls that PyTorch captures. `benchmarks/compiler/coverage.py --dtypes errors` takes all operators."""
+    """Calls that PyTorch refuses are refused with one line, except recorded calls that capture accepts.
+
+    `benchmarks/compiler/coverage.py --dtypes errors` runs all operators.
+    """
     recorded = summary.recorded()["errors"]
     with_errors = [op for op in opdb.operators() if op.error_inputs_func is not None]
     for op in random.Random(SEED).sample(with_errors, 40):
@@ -60,7 +62,7 @@ def test_refused_calls(traced: Tracer) -> None:
 
 
 def test_types_that_pytorch_refuses(traced: Tracer) -> None:
-    """`benchmarks/compiler/coverage.py --dtypes types` takes all operators."""
+    """Types that PyTorch refuses are refused. `benchmarks/compiler/coverage.py --dtypes types` runs all operators."""
     drawn = random.Random(SEED).sample(opdb.operators(), 16)
     drawn += opdb.operators(["logcumsumexp", "argmax", "lerp", "addmm", "median"])
     verdicts = [v for op in drawn for v in opdb.judge_types(traced, op)]
@@ -129,7 +131,7 @@ def test_both_captures_agree(traced: Tracer) -> None:
 
 
 def test_samples_have_constants_of_their_own(traced: Tracer) -> None:
-    """Eager batch normalisation changes its running statistics, which other samples have as well."""
+    """Batch norm changes its running statistics, which samples share, so each program gets copies as constants."""
     op = opdb.operators(["nn.functional.batch_norm"])[0]
     drawn = list(opdb.samples(op, torch.float32, mode="constants"))[:9]
     verdicts = opdb.judge_all(traced, op, drawn, down_to("kernel"), "constants")

@@ -142,7 +142,7 @@ def test_refused_by_name(traced: Tracer, call: Callable[..., Any], reason: str) 
 
 
 def test_a_write_outside_is_dropped(traced: Tracer) -> None:
-    """PyTorch raises; a kernel cannot, and touches nothing."""
+    """A write at an index outside of the tensor has no effect; PyTorch raises."""
     x, index = torch.arange(4.0), torch.tensor([1, 1])
     program = traced.trace(lambda x, i: [x.scatter(0, i, 9.0)], [x, index])
     (found,) = down_to("kernel")(program.module, [x.numpy(), torch.tensor([7, -5]).numpy()])

@@ -21,7 +21,7 @@ def special(dtype: torch.dtype = torch.float32) -> torch.Tensor:
 
 
 def pairs(dtype: torch.dtype = torch.float32) -> tuple[torch.Tensor, torch.Tensor]:
-    """Every special value against every other."""
+    """Returns operands for all pairs of special values."""
     x = special(dtype)
     return x[:, None].contiguous(), x[None, :].contiguous()
 

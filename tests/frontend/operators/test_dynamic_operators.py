@@ -1,4 +1,4 @@
-"""Operators beside a size that is known only at run time: what they work along is fixed, or is that size itself."""
+"""Operators on tensors with a dynamic size, along a fixed dimension or along the dynamic one."""
 
 from __future__ import annotations
 
@@ -152,7 +152,7 @@ def test_a_multiple_of_a_size(function: Callable[..., torch.Tensor], each: Seque
 
 
 def test_a_place_that_must_exist():
-    """Where there is no last row PyTorch raises, and so does the program."""
+    """For an empty tensor `x[-1]` raises an error, as in PyTorch."""
     program = compiled(lambda x: x[-1], (rows(5, 8),), ({0: Dim("batch", min=0, max=100)},))
     torch.testing.assert_close(program(rows(1, 8)), rows(1, 8)[-1])
     with pytest.raises(ShapeError, match="the size batch is 0, outside of 1 to 100"):
@@ -164,7 +164,7 @@ def shifted_loss(x: torch.Tensor) -> torch.Tensor:
 
 
 def test_sizes_at_which_views_are_written_in_another_way():
-    """A reshape is a view or an unflatten, a transpose is a permutation; with two steps of time one is left."""
+    """Sizes for which PyTorch expresses reshapes and transposes by other operators."""
     layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True).eval()
     program = compiled(layer, (rows(5, 4, 8),), ({0: BATCH},))
     for n in (1, 3):

@@ -1,4 +1,4 @@
-"""Reductions and layers of tensors without elements: what eager PyTorch gives, or refused where it refuses."""
+"""Reductions and layers of tensors without elements: the results or errors of eager PyTorch."""
 
 from __future__ import annotations
 

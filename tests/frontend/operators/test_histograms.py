@@ -85,6 +85,6 @@ def test_gradient(name: str) -> None:
 
 
 def test_windows_that_are_drawn() -> None:
-    """Without samples of the caller's they are others than eager PyTorch's, and each a maximum of its window."""
+    """Without samples of the caller, windows differ from eager PyTorch's; each result is an element of the image."""
     pooled = deplodock.compile(lambda x: F.fractional_max_pool2d(x, 2, (5, 4)), (IMAGE,), executor="reference")(IMAGE)
     assert torch.isin(pooled, IMAGE).all()

@@ -1,4 +1,4 @@
-"""Programs that look at a tensor's contents while they are traced: as an index, and to check them."""
+"""Programs that read a tensor's contents during tracing, as an index or for a check."""
 
 from __future__ import annotations
 

@@ -31,12 +31,12 @@ NORMS: dict[str, Function] = {
 
 
 def run(function: Function, x: Tensor, executor: str) -> Tensor:
-    """What `function` compiled gives."""
+    """Compiles `function` and returns its result."""
     return deplodock.compile(function, (x,), executor=executor)(x)
 
 
 def mean(x: Tensor) -> Tensor:
-    """The mean that a variance comes with."""
+    """Returns the mean that `var_mean` computes with the variance."""
     return torch.var_mean(x, 1)[1]
 
 
@@ -45,19 +45,19 @@ def ordinary(n: int) -> Tensor:
 
 
 def equal(n: int, value: float = HUGE) -> Tensor:
-    """A row of equal elements, an ordinary one, and one of equal elements of the other sign."""
+    """Returns a row of equal elements, an ordinary row, and a row of equal elements of the other sign."""
     return torch.stack([torch.full((n,), value), ordinary(n), torch.full((n,), -value)])
 
 
 def mixed(n: int) -> Tensor:
-    """A row of huge elements of alternating signs, and an ordinary one."""
+    """Returns a row of huge elements of alternating signs, and an ordinary row."""
     row = torch.full((n,), HUGE)
     row[1::2] = -HUGE
     return torch.stack([row, ordinary(n)])
 
 
 def welford(row: Tensor) -> tuple[float, float]:
-    """Mean and variance (by n - 1) of f32, by a running mean."""
+    """Returns mean and variance (divided by n - 1) in f32 by Welford's running mean."""
     moving, squares = np.float32(0), np.float32(0)
     with np.errstate(over="ignore"):
         for number, value in enumerate(row.numpy(), 1):

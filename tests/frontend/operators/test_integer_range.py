@@ -1,6 +1,9 @@
-"""Operators on integers over the whole range of each type, against PyTorch: all values of 8 and 16 bits, all pairs of 8
-bits, and of wider types powers of two with their neighbours. `--kernels all` runs each operator with each type on each
-instruction set; without it each operator, each type, each instruction set and each kind of length occur."""
+"""Integer operators over the whole range of each type, against PyTorch.
+
+They run on all values of 8 and 16 bits, all pairs of 8 bits, and for wider types on powers of two with their
+neighbours. `--kernels all` runs each operator with each type on each instruction set; otherwise each of these occurs
+once.
+"""
 
 from __future__ import annotations
 
@@ -89,7 +92,7 @@ DIVISORS: Mapping[str, Function] = {"gcd": torch.gcd, "lcm": torch.lcm}
 
 
 def values(dtype: torch.dtype) -> torch.Tensor:
-    """All values of a narrow type; of a wide one 0, powers of two and the ends, with their neighbours."""
+    """Returns all values of a narrow type; for a wide one 0, powers of two and the ends, with their neighbours."""
     if dtype == torch.bool:
         return torch.tensor([False, True])
     info = torch.iinfo(dtype)
@@ -100,7 +103,7 @@ def values(dtype: torch.dtype) -> torch.Tensor:
 
 
 def pairs(dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
-    """All pairs of values of 8 bits; of wider types the pairs of some values, with random ones."""
+    """Returns all pairs of 8-bit values; for wider types pairs of selected and random values."""
     some = values(dtype)
     if dtype.itemsize > 1:
         low, high = torch.iinfo(dtype).min, torch.iinfo(dtype).max
@@ -125,7 +128,7 @@ def _arguments(dtype: torch.dtype, table: Mapping[str, Function]) -> tuple[torch
 
 @cache
 def _expected(dtype: torch.dtype, kind: str) -> dict[str, torch.Tensor]:
-    """The results of the operators of a table that PyTorch has for a type."""
+    """Returns PyTorch's result for each operator of a table that the type has, by name."""
     expected = dict[str, torch.Tensor]()
     for name, function in TABLES[kind].items():
         try:
@@ -155,7 +158,7 @@ TABLES = {"unary": UNARY, "binary": BINARY, "division": DIVISION, "divisors": DI
 
 
 def _chunks(args: tuple[torch.Tensor, ...], length: int) -> Iterator[tuple[int, tuple[torch.Tensor, ...]]]:
-    """Pieces of the arguments, each with the place where it begins; the last ones overlap."""
+    """Yields parts of the arguments with their first index. The last parts overlap."""
     count = len(args[0])
     for begin in range(0, count, length):
         begin = max(min(begin, count - length), 0)
@@ -163,7 +166,7 @@ def _chunks(args: tuple[torch.Tensor, ...], length: int) -> Iterator[tuple[int, 
 
 
 def _differs(result: torch.Tensor, expected: torch.Tensor) -> str:
-    """Which element is another one than PyTorch's, or an empty text."""
+    """Returns a message on the first element that differs from PyTorch's, or an empty text."""
     if result.dtype != expected.dtype or result.shape != expected.shape:
         return f"{result.dtype} of {[*result.shape]}, expected {expected.dtype} of {[*expected.shape]}"
     same = result == expected
@@ -206,7 +209,7 @@ def _runs_here(isa: str) -> bool:
 
 
 def _slices(every: bool) -> Iterator[tuple[torch.dtype, str, list[str], int]]:
-    """Type, table, operators and the number of the type. Without `every` each operator comes once."""
+    """Yields (type, table, operators, number of the type). Without `every` each operator comes once."""
     for n, dtype in enumerate(TYPES):
         for kind, table in TABLES.items():
             names = [name for name in table if name in _expected(dtype, kind)]
@@ -219,7 +222,7 @@ def _slices(every: bool) -> Iterator[tuple[torch.dtype, str, list[str], int]]:
 
 @pytest.mark.parametrize("isa", ISAS)
 def test_vectors(request: pytest.FixtureRequest, isa: str) -> None:
-    """On cores: in calls of a few elements, whose loops are unrolled, and in one of all values."""
+    """On the CPU, in calls of a few elements, whose loops are unrolled, and in one call of all values."""
     if not _runs_here(isa):
         pytest.skip(f"this processor has no {isa}")
     every = request.config.getoption("--kernels") == "all"
@@ -241,7 +244,7 @@ def test_programs_of_a_gpu(request: pytest.FixtureRequest, executor: str) -> Non
 
 @pytest.mark.parametrize("length", [16, 37])
 def test_magnitude_of_bytes(length: int) -> None:
-    """g++ takes the magnitude of a zero-extended byte for that of a signed byte, with AVX-512."""
+    """Regression: with AVX-512, g++ computes the magnitude of a zero-extended byte as that of a signed one."""
     check(torch.uint8, "unary", ["abs", "abs, negative", "abs of wider ones"], length, target="cpu")
 
 
@@ -273,7 +276,7 @@ def test_reductions(request: pytest.FixtureRequest, dtype: torch.dtype) -> None:
 
 @pytest.mark.parametrize("dtype", INTEGERS, ids=str)
 def test_products(dtype: torch.dtype) -> None:
-    """Products of matrices wrap as sums and products do, and those of bytes add up in 32 bits."""
+    """Integer matmuls wrap like products and sums. Matmuls of bytes can accumulate in 32 bits."""
     rows, depth, columns = (3, 37, 65) if dtype in (torch.int8, torch.int32) else (16, 64, 32)
     some = values(dtype)
     generator = torch.Generator().manual_seed(34)

@@ -67,7 +67,7 @@ def test_programs(name: str) -> None:
 
 @pytest.mark.parametrize("executor", EXECUTORS)
 def test_more_bins_than_were_asked_for(executor: str) -> None:
-    """PyTorch would give a longer result: the program stops."""
+    """PyTorch would return a longer result, so the program raises an error."""
     program = deplodock.compile(lambda n: torch.bincount(n, minlength=40), (NUMBERS,), executor=executor)
     with pytest.raises(CompileError, match=r"bincount: a size that depends on data: a number is outside \[0, 40\)"):
         program(NUMBERS + 20)
@@ -94,13 +94,13 @@ def test_what_depends_on_data_is_refused() -> None:
 
 @pytest.mark.parametrize("mask", [lambda x: (x > 0).roll(1, 0), lambda x: ((x > 0).flip(0) & (x < 1)).repeat(2)])
 def test_masks_of_a_transform(mask: Callable[[Tensor], Tensor]) -> None:
-    """Tensors inside of `vmap` have no type of their own, and are not there while the program is traced."""
+    """Inside of `vmap` tensors have no type of their own and no contents during tracing."""
     function = torch.vmap(mask)
     assert torch.equal(deplodock.compile(function, (X,), executor="reference")(X), function(X))
 
 
 def test_a_mask_that_the_program_changes() -> None:
-    """It is no constant, so it is not taken for one."""
+    """A mask that the program changes is no constant, so the program is refused."""
     mask = ROWS.clone()
 
     def changed(x: Tensor) -> Tensor:
@@ -140,7 +140,7 @@ def test_roll_of_all_elements(shift: int) -> None:
 
 
 def test_a_mask_inside_of_a_transform() -> None:
-    """What vmap makes of a mask is no constant, although it is one outside: refused, as PyTorch refuses it."""
+    """A mask that is constant outside of `vmap` is not constant inside: refused, as in PyTorch."""
 
     def selected(x: Tensor) -> Tensor:
         return torch.func.vmap(lambda row, mask: row[mask].sum())(x, ELEMENTS)

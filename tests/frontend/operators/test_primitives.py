@@ -43,7 +43,7 @@ def _copied(value: Any) -> Any:
 
 
 def rounded_once(a: Tensor, b: Tensor, c: Tensor) -> list[float]:
-    """The exact `a * b + c` of finite numbers, in the type of `a`; NaN and infinities by IEEE arithmetic."""
+    """Returns `a * b + c`, computed exactly and rounded once; NaN and infinities follow IEEE arithmetic."""
     results: list[float] = []
     for x, y, z in zip(a.tolist(), b.tolist(), c.tolist(), strict=True):
         finite = all(abs(v) < float("inf") for v in (x, y, z))
@@ -53,7 +53,7 @@ def rounded_once(a: Tensor, b: Tensor, c: Tensor) -> list[float]:
 
 
 def _nearest(exact: Fraction, dtype: torch.dtype) -> float:
-    """The float nearest to a fraction, found between the neighbours of its f64."""
+    """Returns the float nearest to a fraction."""
     kind = {torch.float32: np.float32, torch.float64: np.float64}[dtype]
     near = kind(float(exact))
     found = [near, np.nextafter(near, kind(np.inf)), np.nextafter(near, kind(-np.inf))]
@@ -129,7 +129,7 @@ PRIMITIVES: dict[str, Callable[..., Any]] = {
 
 
 def test_primitives() -> None:
-    """All in one program: each is PyTorch's function of it, taken apart."""
+    """All primitive operators in one program."""
 
     def every(x: Tensor, y: Tensor, n: Tensor) -> dict[str, Any]:
         return {name: function(x, y, n) for name, function in PRIMITIVES.items()}

@@ -74,7 +74,7 @@ MOMENTS: dict[str, tuple[Draw, float, float]] = {
 
 @pytest.mark.parametrize("name", MOMENTS)
 def test_moments(name: str) -> None:
-    """Mean and variance within five deviations of what so many draws have; neighbours are not correlated."""
+    """Mean and variance are within five standard deviations, and neighbours are uncorrelated."""
     draw, mean, variance = MOMENTS[name]
     torch.manual_seed(1)
     got = deplodock.compile(draw, (X,), executor="reference")(X).double().flatten()
@@ -108,7 +108,7 @@ def test_permutations_and_choices() -> None:
 
 
 def test_seeds() -> None:
-    """`torch.manual_seed` fixes the numbers; calls and draws of one call have others."""
+    """`torch.manual_seed` determines the numbers. Other calls, and other draws of a call, have other numbers."""
     compiled = deplodock.compile(lambda x: (torch.rand_like(x), torch.rand_like(x)), (X,), executor="reference")
     torch.manual_seed(5)
     a, b = compiled(X)
@@ -142,7 +142,7 @@ def test_executors_draw_the_same(executor: str, function: Callable[..., Any]) ->
 
 
 def test_fusion_does_not_change_the_numbers() -> None:
-    """Drawn once and kept, or again in every kernel that uses them."""
+    """Numbers are the same if they are drawn once and materialised, or drawn in every kernel that uses them."""
     captured = capture(lambda x: (F.dropout(x, 0.5, True) * 2, F.dropout(x, 0.5, True).sum(1)), (torch.ones(6, 5),))
     inputs = [np.ones((6, 5), np.float32), np.array([3, 0]), np.array([3, 1])]
     found: list[list[np.ndarray]] = []

@@ -170,7 +170,7 @@ TRUTH: dict[str, tuple[list[float], Callable[[Any], Any]]] = {
 
 @pytest.mark.parametrize("name", TRUTH)
 def test_special_functions(name: str) -> None:
-    """Right to f64's last digits nearly (which PyTorch's are not), on both sides of every seam."""
+    """Results are right to nearly all digits of f64, unlike PyTorch's, on both sides of each change of formula."""
     points, function = TRUTH[name]
     (ours,), _ = evaluate(f"special_{name}", torch.tensor(points, dtype=torch.float64))
     with mpmath.workdps(60):
@@ -273,7 +273,7 @@ def test_images_of_integers_are_not_resized_through_a_filter() -> None:
     ],
 )
 def test_nearest_elements(mode: str, shape: tuple[int, ...], resize: dict[str, Any], looked_up: bool) -> None:
-    """Images whose elements are each taken as often, or each of as many, need no table of places."""
+    """If each element is used equally often, nearest interpolation needs no table of indices."""
     x = torch.randn(shape)
     compiled = deplodock.compile(lambda x: F.interpolate(x, mode=mode, **resize), (x,), target="cpu")
     assert torch.equal(compiled(x), F.interpolate(x, mode=mode, **resize))
@@ -286,7 +286,7 @@ MODES = {1: ("nearest", "linear"), 2: ("nearest", "nearest-exact", "bilinear"), 
 
 @pytest.mark.parametrize("shape", [(1, 2, 3), (1, 1, 3, 4), (1, 1, 2, 2, 3)])
 def test_sizes_that_a_factor_does_not_change(shape: tuple[int, ...]) -> None:
-    """Elements along a dimension whose size stays are those of the image, although the factor is not 1."""
+    """Along a dimension whose size stays, elements stay as well, although the scale factor is not 1."""
     rank = len(shape) - 2
     calls = [{"scale_factor": f, "mode": mode} for f in FACTORS[rank] for mode in MODES[rank]]
     calls += [dict(c, antialias=True) for c in calls if c["mode"] == "bilinear"]

@@ -1,4 +1,4 @@
-"""Recurrent layers, and folds in general: against eager PyTorch at the reference, in the simulator and the emulator."""
+"""Recurrent layers and folds, against eager PyTorch, in the reference, the simulator and the emulator."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def _seeded(make: Any) -> Any:
 
 
 def _check(module: nn.Module, args: tuple[torch.Tensor, ...], executor: str = "reference", rtol: float = 2e-5) -> Any:
-    """Compile, run, compare; gives the compiled program."""
+    """Compiles a module and compares its results with PyTorch's. Returns the compiled program."""
     compiled = deplodock.compile(module, args, executor=executor)
     with torch.no_grad():
         torch.testing.assert_close(compiled(*args), module(*args), rtol=rtol, atol=rtol)
@@ -85,7 +85,7 @@ def test_initial_states_and_bf16() -> None:
 
 
 class Tagger(nn.Module):
-    """Words to tags: an embedding, a bidirectional LSTM of two layers, a linear layer."""
+    """A tagger of words: an embedding, a bidirectional LSTM of two layers, and a linear layer."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -99,7 +99,7 @@ class Tagger(nn.Module):
 
 
 class Decoder(nn.Module):
-    """The states of a GRU that starts from an encoder's, and a distribution over words for each."""
+    """A GRU that starts from an encoder's state, and a distribution over words for each step."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -119,7 +119,7 @@ def test_whole_modules(executor: str) -> None:
 
 
 def test_compile_time_does_not_grow_with_time() -> None:
-    """The kernels for 500 steps are those for 5; only the plan is longer."""
+    """500 steps have the kernels of 5 steps and a longer launch plan."""
     found: list[tuple[int, int, float]] = []
     for steps in (5, 500):
         captured = capture(_seeded(lambda: nn.LSTM(16, 32)), (torch.zeros(steps, 2, 16),))
@@ -159,7 +159,7 @@ class Checked(Observer):
 
 
 def test_every_pass_keeps_the_answer() -> None:
-    """In the exact domain, real numbers and floats; slices and carries of 12 bytes, so that rows have gaps."""
+    """Every pass keeps the results. Slices of 12 bytes leave gaps between rows."""
     captured = capture(_seeded(lambda: nn.GRU(2, 3)), (torch.zeros(4, 1, 2),))
     module = captured.module.clone()
     run_passes(make_context(), module, parse_passes("default"), [Checked()])
@@ -215,7 +215,7 @@ def test_a_kernel_that_leaves_its_slice_is_seen() -> None:
 
 
 def test_dropout_between_layers() -> None:
-    """All of it gives zeros to the later layers, each of which draws by itself; without training there is none."""
+    """Dropout of nearly everything gives zeros to later layers. In evaluation mode there is no dropout."""
     torch.manual_seed(0)
     module, x = nn.GRU(4, 8, 3, dropout=0.999_999_9), torch.randn(3, 2, 4)
     compiled = deplodock.compile(module, (x,), executor="reference")

@@ -83,7 +83,7 @@ def test_refused(
 
 
 class _Answer:
-    """An overload that capture takes, though eager PyTorch refuses the call."""
+    """An overload that returns a fixed result, for calls that capture accepts and eager PyTorch refuses."""
 
     def __init__(self, overload: Any, result: torch.Tensor) -> None:
         self._schema = overload._schema
@@ -94,7 +94,7 @@ class _Answer:
 
 
 def main() -> int:
-    """Try every call of every type; print what is wrong."""
+    """Tries every call for every type, and prints wrong results."""
     found = [text for dtype in DTYPES for case in cases(dtype) if (text := problem(case))]
     print("\n".join(found), f"{len(found)} wrong", sep="\n")
     return 1 if found else 0

@@ -63,8 +63,7 @@ def test_values(executor: str, lengths: tuple[int, ...]) -> None:
 
 @pytest.mark.parametrize("executor", ["cpu", "simulator"])
 def test_every_dimension(executor: str) -> None:
-    """Scans down columns of vectors, of fewer columns than lanes, of columns that vectors do not divide; along strides,
-    from the end, of the result of a matmul, into one; and of another scan."""
+    """Scans along each dimension, with strides, backwards, of a matmul's result, into a matmul, and of another scan."""
     generator = torch.Generator().manual_seed(0)
     x, y = (torch.randn(shape, generator=generator) for shape in ((3, 70, 40), (200, 3)))
 

@@ -1,4 +1,4 @@
-"""Writes at computed places: right on every level, for every type, in work that is linear in the writes."""
+"""Writes at computed indices: right at every level and for every type, with work linear in the writes."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ UNIQUE = torch.randperm(40)[:ROWS]
 
 
 def assigned(x: Tensor, at: tuple[Tensor | slice, ...], values: Tensor) -> Tensor:
-    """A copy of `x` with `x[at] = values`."""
+    """Returns a copy of `x` with `x[at] = values`."""
     x = x.clone()
     x[at] = values
     return x
@@ -127,7 +127,7 @@ TYPES = [torch.float64, torch.bfloat16, torch.float16, torch.int64, torch.int32,
 @pytest.mark.parametrize("dtype", TYPES, ids=str)
 @pytest.mark.parametrize("mode", ["sum", "prod", "amax", "amin", "write"])
 def test_types(dtype: torch.dtype, mode: str) -> None:
-    """Values narrower than 32 bits are combined in 32; floats are rounded once, which PyTorch does more often."""
+    """Values narrower than 32 bits are combined in 32 bits. Floats are rounded once; PyTorch rounds more often."""
     x, v = (torch.randint(0, 4, t.shape).to(dtype) for t in (X, V))
 
     def write(x: Tensor, p: Tensor, v: Tensor) -> Tensor:
@@ -153,7 +153,7 @@ def test_truth_values() -> None:
 
 
 def test_the_last_write_counts() -> None:
-    """Where PyTorch leaves the winner open: the same on every executor, in every order of the threads."""
+    """For equal indices the last write wins in every executor; PyTorch leaves the winner open."""
     i, v = torch.zeros(100, dtype=torch.int64), torch.arange(100.0)
     i[::2] = 20
 
@@ -179,7 +179,7 @@ def test_nan_and_infinity() -> None:
 
 
 def test_sharing_what_it_starts_from() -> None:
-    """A buffer is combined into if nobody else needs what is in it; else that is computed once more."""
+    """A scatter reuses its input's buffer if it is the only user; otherwise the input is computed again."""
 
     def write(x: Tensor, i: Tensor, v: Tensor) -> tuple[Tensor, ...]:
         zero, twice = torch.zeros_like(x), x * 2
@@ -214,7 +214,7 @@ def test_a_buffer_of_a_module(executor: str) -> None:
 
 
 def test_embedding_gradients() -> None:
-    """Through torch.compile, where PyTorch makes the backward graph."""
+    """Gradients of an embedding through torch.compile."""
     torch.manual_seed(1)
     model = torch.nn.Embedding(40, 8, padding_idx=3)
     index = torch.randint(0, 40, (9, 11))
@@ -259,7 +259,7 @@ def test_nothing_to_write_or_nowhere(places: int, writes: int) -> None:
 
 
 def iterations(module) -> int:
-    """How often the bodies of all nests and reductions of a program at the loop level are entered."""
+    """Returns how often the bodies of all nests and reductions are executed."""
     total = 0
     for op in module.walk():
         if isinstance(op, loop.NestOp | loop.ReduceOp):
@@ -342,7 +342,7 @@ def test_stores_beside_atomics_race(change: str) -> None:
 
 
 def test_what_the_emulator_finds() -> None:
-    """Combining that is not atomic is a race; numbers that depend on the order by more than rounding are reported."""
+    """The emulator reports a combination that is not atomic as a race, and results that depend on the order."""
     function, args = OPERATORS["index_add"]
     compiled = deplodock.compile(function, args, executor="reference").compilation
     plan, arrays = make_plan(compiled.at("kernel")), [a.numpy() for a in args]
@@ -357,7 +357,7 @@ def test_what_the_emulator_finds() -> None:
 
 @pytest.mark.parametrize("arch", TARGETS)
 def test_compiled(arch: str) -> None:
-    """Every helper is CUDA that the compiler takes."""
+    """NVRTC compiles every atomic device function without spills."""
 
     def write(p: Tensor, *args: Tensor) -> list[Tensor]:
         modes = ("sum", "prod", "amax", "amin")
@@ -373,7 +373,7 @@ def test_compiled(arch: str) -> None:
 
 @pytest.mark.parametrize("name", ["index_add", "index_copy", "scatter", "scatter_add"])
 def test_checked(name: str) -> None:
-    """A place outside of the tensor stops a checked program, in lanes behind the last write as well as nowhere else."""
+    """An index outside of the tensor stops a checked program, also in the last lanes."""
     function, (x, index, values) = OPERATORS[name]
     wrong = index.clone()
     wrong[-1] = ROWS

@@ -1,4 +1,4 @@
-"""Sorting long dimensions by a network, and the limits of what is done by looking at all pairs."""
+"""Sorting long dimensions by a sorting network, and short ones by comparing all pairs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from deplodock.passes.convert.torch_to_tensor import sort
 
 
 def _keys(*shape: int) -> torch.Tensor:
-    """Numbers with ties, NaN and infinities."""
+    """Returns numbers with ties, NaN and infinities."""
     x = torch.randn(shape, generator=torch.Generator().manual_seed(len(shape))).round(decimals=1)
     x.view(-1)[3::17] = torch.nan
     x.view(-1)[5] = -torch.inf
@@ -40,7 +40,7 @@ CASES: dict[str, tuple[Callable[..., Any], torch.Tensor]] = {
 
 @pytest.fixture
 def _network(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Short dimensions count as long."""
+    """Makes short dimensions use the sorting network."""
     monkeypatch.setattr(sort, "MAX_COUNTED_ELEMENTS", 2)
     monkeypatch.setattr(sort, "MAX_COUNTING_COMPARISONS", 0)
 
@@ -63,7 +63,7 @@ def test_network_on_threads(executor: str) -> None:
 
 
 def test_a_long_dimension() -> None:
-    """A launch for each step of the network, and a handful besides."""
+    """There is one launch for each step of the network, and at most eight others."""
     x = torch.randint(0, 500, (20_000,))
     compiled = deplodock.compile(lambda x: x.sort(stable=True), (x,), executor="reference")
     assert 15 * 16 / 2 <= len(make_plan(compiled.compilation.at("kernel")).launches) <= 15 * 16 / 2 + 8
@@ -90,7 +90,7 @@ SELECTED: dict[str, tuple[torch.Tensor, int, int]] = {
 @pytest.mark.parametrize("largest", [True, False])
 @pytest.mark.parametrize("name", SELECTED)
 def test_selection(name: str, largest: bool, executor: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first of the stably sorted order, without that."""
+    """`topk` returns the first elements of the stable order without sorting."""
     monkeypatch.setattr(sort, "COMPARISONS_PER_LAUNCH", 0)
     x, dim, count = SELECTED[name]
     target = "cpu" if executor == "cpu" else "sm_90a"

@@ -42,7 +42,7 @@ def test_polynomials(name: str) -> None:
 
 @pytest.mark.parametrize("name", RECURRENT)
 def test_orders_beyond_the_recurrence(name: str) -> None:
-    """An order that the program does not compute is an error in the call, never a wrong number."""
+    """An order beyond the computed ones raises an error, and never gives a wrong number."""
     polynomial, order = getattr(torch.special, name), torch.tensor([24.0, 2.0, INF])
     function = deplodock.compile(polynomial, (order * 0 + 0.3, order), executor="reference")
     x = torch.full_like(order, 0.3)

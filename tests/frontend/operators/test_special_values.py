@@ -34,7 +34,7 @@ def specials(dtype: torch.dtype) -> list[float]:
 
 
 def grid(dtype: torch.dtype, operands: int) -> tuple[Tensor, ...]:
-    """Operands of which each combination of special values occurs."""
+    """Returns operands with each combination of special values."""
     values = specials(dtype)
     if operands > 2:
         values = [v for v in values if v not in (torch.finfo(dtype).min, torch.finfo(dtype).tiny, 1.0)]
@@ -42,7 +42,7 @@ def grid(dtype: torch.dtype, operands: int) -> tuple[Tensor, ...]:
 
 
 def rows(dtype: torch.dtype, length: int = 7) -> Tensor:
-    """Ordinary rows, in which a special value or a pair of them stands, in either order."""
+    """Returns random rows with each pair of special values, and rows of one special value."""
     values = specials(dtype)
     generator = torch.Generator().manual_seed(length)
     found: list[Tensor] = []
@@ -200,7 +200,7 @@ def arguments(form: str, dtype: torch.dtype) -> tuple[Tensor, ...]:
 
 
 def _near_the_end(*operands: Tensor) -> Tensor:
-    """Which rows have a finite element near the end of the range."""
+    """Returns true for each row with a finite element near the end of the range."""
     limit = torch.finfo(operands[0].dtype).max / 64
     return torch.stack([((x.abs() > limit) & x.isfinite()).reshape(len(x), -1).any(-1) for x in operands]).any(0)
 
@@ -240,7 +240,7 @@ NOT_LOW = ("multi_margin",)
 
 
 def differences(found: Tensor, expected: Tensor) -> Tensor:
-    """Where two results differ by more than roundings."""
+    """Returns true for each element that differs by more than rounding."""
     if not expected.is_floating_point():
         return found != expected
     bits = {torch.float32: 2e-5, torch.bfloat16: 2e-2, torch.float16: 4e-3}[expected.dtype]

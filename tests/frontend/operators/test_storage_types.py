@@ -1,4 +1,4 @@
-"""Types that values are stored in and converted from: eight-bit floats, small integers, f64; at every level."""
+"""Types of stored values (8-bit floats, small integers, f64) and conversions from them, at every level."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ INF, NAN = float("inf"), float("nan")
 
 
 def codes(dtype: torch.dtype) -> torch.Tensor:
-    """Every number of an eight-bit float."""
+    """Returns every number of an 8-bit float type."""
     return torch.arange(256, dtype=torch.uint8).view(dtype)
 
 
 def hard(dtype: torch.dtype) -> torch.Tensor:
-    """Numbers at, between and beside those of the type, ties among them, very small and very large ones."""
+    """Returns numbers of the type, ties between them, their neighbours, and very small and very large numbers."""
     exact = codes(dtype).float().nan_to_num(0.0, 0.0, 0.0)
     beside = [torch.nextafter(exact, torch.tensor(to)) for to in (INF, -INF)]
     random = torch.randn(300, generator=torch.Generator().manual_seed(0)) * 10 ** torch.linspace(-7, 7, 300)
@@ -32,7 +32,7 @@ def hard(dtype: torch.dtype) -> torch.Tensor:
 
 
 def same(a: torch.Tensor, b: torch.Tensor) -> bool:
-    """Whether the bits are the same, but for those of NaN."""
+    """Returns true if bits are equal, except for those of NaN."""
     nan = a.float().isnan() & b.float().isnan()
     return a.dtype == b.dtype and bool((nan | (a.view(torch.uint8) == b.view(torch.uint8))).all())
 

@@ -1,4 +1,4 @@
-"""uint16, uint32 and uint64: what PyTorch computes on them, and the refusal of the rest."""
+"""uint16, uint32 and uint64: operators that PyTorch has for them, and refusals of the others."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Windows whose sizes are lists of one number, which PyTorch takes for every dimension, against eager PyTorch."""
+"""Window sizes as lists of one number, which PyTorch uses for every dimension, against eager PyTorch."""
 
 from __future__ import annotations
 
