@@ -104,7 +104,7 @@ class NestSpace:
             for p in self.model.predict_all(self.model.completed(group, self.precision)):
                 for row in (~(p.violated | p.spills)).nonzero()[0].tolist():
                     order = int(p.points.order[row])
-                    schedule = self.model.counted_on(p.points.schedule(row), p.at(row))
+                    schedule = self.model.with_residency(p.points.schedule(row), p.at(row))
                     candidate = self._candidate(schedule, p.at(row), schedules[order][1])
                     ordered.append((order, candidate))
         return [*dict.fromkeys(c for _, c in sorted(ordered, key=lambda f: f[0]))]

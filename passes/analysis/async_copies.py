@@ -90,7 +90,8 @@ def find_copy(stage: tile.StageOp, loop: scf.ForOp, warps: int) -> Copy | str:
     layout = layout_in_registers(load.result, warps)
     width = _width(load, layout, shared)
     if width < _width(load, layout, None):
-        # Shared memory is contiguous along another dimension than global memory.
+        # The tile is contiguous along one dimension in global memory and along another one in shared memory, so wide
+        # vectors are impossible. Threads then copy single elements.
         wish = preference(load)
         layout = by_sectors(layout.shape, wish.order, warps, element_bytes(load.result.type))
         shared = _rearranged(stage, layout) or shared
@@ -188,7 +189,7 @@ class Box:
         return tile.tile_type(element_type(self.load.source.type), shape, attr_of(layout))
 
     def make(self, symbols: Sequence[SSAValue]) -> TmaLoadOp:
-        """Returns the operation that issues the copy, with the symbols of an iteration."""
+        """Returns the operation that issues the copy. `symbols`: symbols of the map of the load, for one iteration."""
         op = TmaLoadOp(self.load.source, self.load.map, symbols, self.multicast, self.type)
         op.result.name_hint = self.load.result.name_hint or self.load.source.name_hint
         return op
@@ -246,8 +247,9 @@ def _ends_with_buffer(access: tile.LoadOp | tile.StoreOp, extents: Sequence[Exte
 def _boxes_for(stage: tile.StageOp, load: tile.LoadOp) -> Boxes | str:
     """Returns the TMA layout of a tile in shared memory, or the reason why there is none.
 
-    Rows are along the dimension that is contiguous in global memory. For wgmma it is the layout of the tile. Otherwise
-    it has the widest rows that warps read without bank conflicts, or the widest rows if there are none.
+    Rows are along the dimension that is contiguous in global memory. If wgmma reads the tile, its layout is fixed.
+    Otherwise the widest rows without bank conflicts are chosen. If all widths have conflicts, rows are as wide as
+    possible.
     """
     dimensions = box_dimensions(load.map.data)
     assert dimensions is not None
@@ -299,8 +301,8 @@ RANK = symbol(0)
 """Symbol of the number of a block in its cluster."""
 
 
-class Alike(FormReader):
-    """Reader of index values of a kernel that finds out which are the same in all blocks of a cluster.
+class ClusterUniformity(FormReader):
+    """Analysis of the index values of a kernel that are the same in all blocks of a cluster.
 
     All symbols of a form are the same in the whole cluster, except for `RANK`.
 
@@ -391,8 +393,8 @@ def share(kernel: tile.KernelOp, boxes: Sequence[Box], blocks: int, name: str) -
     if not kernel.has_clusters_of(blocks):
         emit_remark(kernel, name, f"the last extent of the grid is no multiple of clusters of {blocks}")
         return list(boxes)
-    alike = Alike(kernel, blocks)
-    reasons = [_unshared(alike, box, blocks) for box in boxes]
+    uniformity = ClusterUniformity(kernel, blocks)
+    reasons = [_unshared(uniformity, box, blocks) for box in boxes]
     for box, why in zip(boxes, reasons, strict=True):
         if why is not None:
             emit_remark(box.stage, name, why)
@@ -401,11 +403,11 @@ def share(kernel: tile.KernelOp, boxes: Sequence[Box], blocks: int, name: str) -
     return [replace(box, multicast=why is None) for box, why in zip(boxes, reasons, strict=True)]
 
 
-def _unshared(alike: Alike, box: Box, blocks: int) -> str | None:
+def _unshared(uniformity: ClusterUniformity, box: Box, blocks: int) -> str | None:
     """Returns the reason why the blocks of a cluster cannot load a box together, or None if they can."""
-    if not all(alike.same(s) for s in box.load.symbols):
+    if not all(uniformity.same(s) for s in box.load.symbols):
         return "the blocks of a cluster need different boxes"
-    if not all(alike.same_trips(loop) for loop in ancestors(box.stage) if isinstance(loop, scf.ForOp)):
+    if not all(uniformity.same_trips(loop) for loop in ancestors(box.stage) if isinstance(loop, scf.ForOp)):
         return "the blocks of a cluster need the box in different iterations"
     shape = shape_of(box.stage.result.type)
     row_bytes = box.boxes.row * element_bytes(box.stage.result.type)

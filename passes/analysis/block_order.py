@@ -110,7 +110,10 @@ def shares_a_load(a: loop.ReduceOp, b: loop.ReduceOp) -> bool:
 
 
 def _load_keys(of: loop.ReduceOp) -> set[tuple[object, ...]]:
-    """Returns keys of the loads of a reduction that are equal for equal elements. Reduction indices are numbered."""
+    """Returns keys of the loads of a reduction. Two loads of the same element have the same key.
+
+    A key has the position of a reduction index in its place, so that keys of different reductions can be compared.
+    """
     numbers: dict[SSAValue, object] = dict(zip(of.body.block.args, range(len(of.sizes)), strict=True))
     return {
         (op.source, op.map.data, op.domain, tuple(numbers.get(i, i) for i in op.indices))

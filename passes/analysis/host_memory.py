@@ -80,8 +80,9 @@ class HostMemory:
     def room(self, nest: loop.NestOp) -> int | None:
         """Returns the bytes that may be stored between two kernels of `nest`, or None if there is no limit.
 
-        During the first kernel, the inputs of the nest are live. During the second one, its results are live, and the
-        tensors that the nest reads outside of reductions.
+        The first kernel packs operands or computes the parts of a split-K reduction; the inputs of the nest are live.
+        The second one computes the results. During this kernel the results are live, and the tensors that the nest
+        reads outside of reductions.
         """
         function = nest.parent_op()
         if self.limit is None or not isinstance(function, FuncOp):

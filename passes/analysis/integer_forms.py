@@ -42,7 +42,7 @@ class FormReader(ABC):
 
         Args:
             value: a scalar or a tile.
-            dims: for each dimension of the tile the dim of the form; empty for a scalar.
+            dims: numbers of the form's dims that stand for the dimensions of the tile; empty for a scalar.
 
         Returns:
             The form, or None if the value is not affine or may overflow in its type.

@@ -163,7 +163,7 @@ def _(op: Access) -> Iterable[Sequence[SSAValue]]:
 
 @tied.register
 def _(op: RowBufferOp) -> Iterable[Sequence[SSAValue]]:
-    """A tile is read from shared memory as it was written."""
+    """Ties all stores to a row buffer and all loads from it: each thread reads back the elements that it wrote."""
     users = [u.operation for u in op.result.uses if isinstance(u.operation, RowBufferStoreOp | RowBufferLoadOp)]
     return [[u.value if isinstance(u, RowBufferStoreOp) else u.result for u in users]]
 
@@ -172,8 +172,8 @@ SECTOR_ELEMENTS = 8
 """Minimum number of contiguous elements for which a better layout is worth a conversion: a 32-byte sector of f32."""
 
 
-SHORTEST = 8
-"""Accesses of a thread with fewer bytes are worth a conversion through shared memory if 16 bytes are possible."""
+MIN_ACCESS_BYTES = 8
+"""Vector accesses with fewer bytes are worth a conversion of the layout if it at least doubles them. Tuned by hand."""
 
 
 @dataclass(frozen=True)
@@ -222,9 +222,10 @@ def preference(op: Access) -> Preference:
 
 
 def _indices(form: Form) -> Iterator[tuple[Atom, int]]:
-    """Yields the dims of a form, with the distance in memory of consecutive values, in coordinates.
+    """Yields (dim, step): by how much the form grows from one value of the dim to the next.
 
-    Inside `mod` and `floordiv` the dims of the dividend count. A `floordiv` divides their distance.
+    `%i * 4 + %j` yields (`%i`, 4) and (`%j`, 1). Inside `mod` and `floordiv` the dims of the dividend count: the step
+    of `%i` in `(%i * 4) floordiv 2` is 2.
     """
     for atom, factor in form.terms:
         if atom[0] == DIM:
@@ -254,11 +255,12 @@ def _alignment(form: Form, d: int, symbols: Sequence[SSAValue], extents: Sequenc
 def memory_layout(
     shape: Sequence[int], wishes: Sequence[Preference], reduced: set[int], warps: int, lanes: int = LANES
 ) -> Linear:
-    """Returns a layout with lanes along the dimension that is contiguous for most bytes, 16 aligned bytes each.
+    """Returns a layout with lanes along the dimension that is contiguous in memory for most bytes.
 
-    Warps are along dimensions that are not reduced, so that fewer partial results are exchanged in shared memory. On a
-    CPU (one thread), vectors need no alignment. Of two dimensions with equal bytes, the one that is not reduced comes
-    first, because its accumulators are vectors; reduced dimensions come next.
+    Each lane has vectors of up to 16 aligned bytes. Warps are along dimensions that are not reduced, so that fewer
+    partial results are exchanged in shared memory. On a CPU (one thread), vectors need no alignment. If two dimensions
+    are contiguous for equally many bytes, the CPU takes the one that is not reduced: its accumulators are vectors.
+    Reduced dimensions come second there.
 
     Args:
         shape: shape of the tile.
@@ -299,14 +301,14 @@ def scan_layout(c: TileClass, dim: int, wishes: Sequence[Preference], warps: int
     rank, threads = len(shape), LANE_BITS + log2(warps)
     bits = {d: dimension_bits(shape, d) for d in range(rank)}
     along = bits.pop(dim)
-    rest = [b for d in sorted(bits, key=lambda d: _nearness(d, wishes)) for b in bits[d]]
+    other_bits = [b for d in sorted(bits, key=lambda d: _nearness(d, wishes)) for b in bits[d]]
     wide = log2(max((w.vec for w in wishes if w.order[0] == dim), default=1))
     by_rows = all(w.order[0] == dim for w in wishes)
     shared = min(max(len(along) - wide, 0), threads) if by_rows else 0
     held, along = along[: len(along) - shared], along[len(along) - shared :]
-    vector = 0 if by_rows else min(log2(min((w.vec for w in wishes), default=1)), max(len(rest) - threads, 0))
-    fill = [*along, *rest[vector:], *[(0,) * rank] * threads]
-    reg = (*rest[:vector], *held, *rest[vector + max(threads - len(along), 0) :])
+    vector = 0 if by_rows else min(log2(min((w.vec for w in wishes), default=1)), max(len(other_bits) - threads, 0))
+    fill = [*along, *other_bits[vector:], *[(0,) * rank] * threads]
+    reg = (*other_bits[:vector], *held, *other_bits[vector + max(threads - len(along), 0) :])
     return Linear(tuple(shape), reg, tuple(fill[:LANE_BITS]), tuple(fill[LANE_BITS:threads]))
 
 
@@ -315,7 +317,7 @@ def _nearness(dim: int, wishes: Sequence[Preference]) -> tuple[int, int]:
     return min((w.order.index(dim) for w in wishes), default=0), -dim
 
 
-def turned_factor(c: TileClass, wishes: Sequence[Preference], warps: int) -> Linear | None:
+def transposed_operand_layout(c: TileClass, wishes: Sequence[Preference], warps: int) -> Linear | None:
     """Returns the layout of a wgmma operand that must be transposed on its way to shared memory, or None.
 
     wgmma reads 4-byte elements only along k. An operand that is contiguous along the other dimension in global memory
@@ -359,10 +361,11 @@ def by_sectors(shape: Sequence[int], order: Sequence[int], warps: int, bytes_eac
 def coalesced(op: Access, layout: Linear) -> Linear | None:
     """Returns a better layout for an access with discontiguous lanes if it is worth a conversion, or None."""
     wish = preference(op)
-    alone = layout.lanes * layout.warps == 1  # has neighbours in memory in its own registers
-    own = {*layout.lane, *layout.reg[: log2(SECTOR_ELEMENTS if alone else wish.vec)]}
+    # A single thread (CPU) accesses a whole sector if its registers hold all elements of the sector.
+    alone = layout.lanes * layout.warps == 1
+    thread_bases = {*layout.lane, *layout.reg[: log2(SECTOR_ELEMENTS if alone else wish.vec)]}
     sector = dimension_bits(layout.shape, wish.order[0])[: log2(SECTOR_ELEMENTS)]
-    if not wish.contiguous or len(sector) < log2(SECTOR_ELEMENTS) or {*sector} <= own or _is_gather(op):
+    if not wish.contiguous or len(sector) < log2(SECTOR_ELEMENTS) or {*sector} <= thread_bases or _is_gather(op):
         return None
     return memory_layout(layout.shape, [wish], set(), layout.warps, layout.lanes)
 
@@ -385,24 +388,34 @@ def widened(op: Access, layout: Linear, as_boxes: bool = False) -> Linear | None
     if not wish.contiguous or _is_gather(op):
         return None
     size = element_bytes(accessed_tile(op).type)
-    own = 1
-    while own < layout.registers and layout.reg[log2(own)] == unit(len(shape), wish.order[0], own):
-        own *= 2
-    if own * size >= SHORTEST or wish.vec < 2 * own:
+    present_vec = 1
+    while present_vec < layout.registers and layout.reg[log2(present_vec)] == unit(
+        len(shape), wish.order[0], present_vec
+    ):
+        present_vec *= 2
+    if present_vec * size >= MIN_ACCESS_BYTES or wish.vec < 2 * present_vec:
         return None
-    beside = None if as_boxes else within_warps(layout, wish.order[0], wish.vec)
-    if beside is not None and route(layout, beside, size) == "shuffles":
-        return beside
+    in_warps = None if as_boxes else within_warps(layout, wish.order[0], wish.vec)
+    if in_warps is not None and route(layout, in_warps, size) == "shuffles":
+        return in_warps
     return memory_layout(shape, [wish], set(), layout.warps, layout.lanes)
 
 
 def within_warps(layout: Linear, fast: int, vec: int) -> Linear | None:
-    """Returns the layout with the same elements in each warp and `vec` neighbours along `fast` in each thread: lanes
-    that held these get the next ones. None if a warp has nothing else in a row, or bases mix dimensions."""
-    own = [*layout.reg, *layout.lane]
+    """Returns a layout that moves elements only inside warps, so that each thread has `vec` adjacent ones, or None.
+
+    Lanes that had some of these elements get later elements of the same row in exchange. There is no such layout if a
+    warp has no later elements of the row, or if a basis of the layout has several dimensions.
+
+    Args:
+        layout: present layout.
+        fast: dimension that is contiguous in memory.
+        vec: elements of a vector along `fast`.
+    """
+    warp_bases = [*layout.reg, *layout.lane]
     bits = dimension_bits(layout.shape, fast)
-    first, further = bits[: log2(vec)], [b for b in bits[log2(vec) :] if b in own]
-    if len(set(own)) < len(own) or not further or not all(u in own for u in first):
+    first, further = bits[: log2(vec)], [b for b in bits[log2(vec) :] if b in warp_bases]
+    if len(set(warp_bases)) < len(warp_bases) or not further or not all(u in warp_bases for u in first):
         return None
     spare = [u for u in further if u not in layout.lane]
     lane: list[Coordinate] = []
@@ -448,13 +461,13 @@ def tensor_core_layout(c: TileClass, classes: Classes, warps: int, row_in_warp: 
         ScheduleError: if the warps of the block cannot have such an accumulator.
     """
     if any(dot.atom is not None and dot.atom.data == "wgmma" for dot in c.dots):
-        found = warpgroup_accumulator(c.shape, warps)
-        if isinstance(found, str):
-            raise refused(c.dots[0], found)
-        return found
+        layout = warpgroup_accumulator(c.shape, warps)
+        if isinstance(layout, str):
+            raise refused(c.dots[0], layout)
+        return layout
     right = [preference(a) for dot in c.dots for a in classes.of(dot.rhs).accesses]
     vec = 2
     if not as_boxes and right and all(wish.order[0] == 0 for wish in right):
-        own = [preference(a) for a in c.accesses]
-        vec = max((wish.vec for wish in own if wish.order[0] == 1), default=2)
+        preferences = [preference(a) for a in c.accesses]
+        vec = max((wish.vec for wish in preferences if wish.order[0] == 1), default=2)
     return accumulator(c.shape, warps, rows_first=row_in_warp, vec=vec, atom=atom_of(c.dots[0]))

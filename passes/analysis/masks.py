@@ -130,7 +130,7 @@ class _Assuming:
                 chosen = self.of(op.cond)
                 return None if chosen is None else self.of(op.lhs if chosen else op.rhs)
             case payload.CastOp():
-                # Only numbers that every float type represents exactly.
+                # A cast to another float type rounds, except for these numbers, which all types represent exactly.
                 x = self.of(op.operand)
                 return x if is_float(op.result.type) and x in (0, 1, INFINITE, -INFINITE) else None
             case loop.LoadOp():
@@ -240,7 +240,9 @@ def scattered(lo: int, hi: int, count: int, axis: int = 0) -> list[int]:
 
 
 def hypercube(lo: int, hi: int, count: int, axis: int) -> list[int]:
-    """Returns `count` numbers as `scattered` does, even of a shorter range, whose numbers then occur several times.
+    """Returns a stratified sample like `scattered`, but always of `count` numbers.
+
+    If the range has fewer numbers, they occur several times.
 
     Args:
         lo: first number of the range.

@@ -35,7 +35,7 @@ PARTS = 3
 def widened_from(value: SSAValue) -> Attribute | None:
     """Returns the 16-bit type that an f32 value was widened from, or None.
 
-    Looks through a selection whose sides are both widened, or of which one side is a constant of the narrow type.
+    Looks through selections. Both sides must be widened, or one side is a constant that the 16-bit type represents.
     """
     op = value.owner
     if isinstance(op, CastOp):
@@ -102,8 +102,8 @@ def is_exact(op: ConstantOp, narrow: Attribute) -> bool:
         return False
 
 
-STORED = "bf16x3_presplit"
-"""Value of `f32_matmul_precision` in a schedule whose operands are split by kernels of their own and stored."""
+PRESPLIT = "bf16x3_presplit"
+"""Value of the decision `f32_matmul_precision`: separate kernels split f32 operands into bf16 parts, and store them."""
 
 
 def wide_factors(nest: loop.NestOp) -> list[loop.LoadOp]:

@@ -36,10 +36,16 @@ from ...dialects.support.equivalence import Numbering
 from ...dialects.tensor import ReductionKind, identity
 
 Expr: TypeAlias = tuple[object, ...]
-"""A basis value, or an entry of T: ("value", v) | ("at", value, side) | ("one",) | ("zero",) |
-("exp" | "exp2" | "exp2_afn" | "neg", a) | ("sub" | "add" | "mul" | "mul_reassoc" | "div", a, b) |
-("select" | "unless", condition, a): `a`, else 0 |
-("guard", value, a): `a`, but 0 where the old `value` is the identity of its reduction."""
+"""Expression of a basis value, or of an entry of T. The first element is its kind:
+
+- `("value", v)`: the SSA value v
+- `("at", v, "old" | "new")`: the SSA value v, computed from the old or from the new frame
+- `("one",)`, `("zero",)`
+- `("exp" | "exp2" | "exp2_afn" | "neg", a)`
+- `("sub" | "add" | "mul" | "mul_reassoc" | "div", a, b)`
+- `("select", condition, a)`: a where the condition is true, else 0; `"unless"`: a where it is false, else 0
+- `("guard", v, a)`: a, except where the old value of v is the identity of its reduction; 0 there
+"""
 
 ONE: Expr = ("one",)
 ZERO: Expr = ("zero",)
@@ -121,7 +127,7 @@ def _mul(a: Expr, b: Expr) -> Expr:
         return b
     if b == ONE:
         return a
-    # 0 times any value of the old frame is 0, so a guard may enclose the product.
+    # A guarded factor may be 0. The product is then 0 as well, so the guard can be moved around the whole product.
     if a[0] == "guard":
         return ("guard", a[1], _mul(a[2], b))  # pyright: ignore[reportArgumentType]
     if b[0] == "guard":
@@ -224,15 +230,15 @@ class Typing:
             if isinstance(a, Linear) and isinstance(b, Linear) and a.matrix == b.matrix and len(a.basis) == 1:
                 return Linear((("value", op.result),), a.matrix)
             raise Declined(f"{op.name} of terms that move differently")
-        left, right = self._move_of(op.lhs, a), self._move_of(op.rhs, b)
-        by: Expr = ("sub", left, right) if minus else ("add", left, right)
+        lhs_move, rhs_move = self._move_of(op.lhs, a), self._move_of(op.rhs, b)
+        by: Expr = ("sub", lhs_move, rhs_move) if minus else ("add", lhs_move, rhs_move)
         bound = None
         if minus and isinstance(a, Fixed):
             bound = self._bound(op.lhs, op.rhs, block)
-        if left == ZERO:
-            by = _negated(right) if minus else right
-        elif right == ZERO:
-            by = left
+        if lhs_move == ZERO:
+            by = _negated(rhs_move) if minus else rhs_move
+        elif rhs_move == ZERO:
+            by = lhs_move
         return Shift(by, bound)
 
     def _move_of(self, value: SSAValue, type: Kinds) -> Expr:
@@ -241,7 +247,7 @@ class Typing:
         move: Expr = ("sub", ("at", value, "new"), ("at", value, "old"))
         sums = [m for m, r in self.members.items() if r.kind.data == ReductionKind.ADD and depends_on(value, {m})]
         for member in [m for m in sums if is_count(self.members[m])] or sums:
-            # A sum over no elements is no frame, so nothing is rescaled from it.
+            # While a sum has no elements yet, no partial result is relative to it. The guard makes the move 0.
             move = ("guard", member, move)
         return move
 
@@ -287,7 +293,8 @@ class Typing:
         # Here a depends on the frame, and b may not.
         if isinstance(b, Fixed):
             if isinstance(a, Shift) and not is_in(y, block):
-                # What may be contracted as fma(x, c, -(m * c)) moves by the difference of such products.
+                # `contract` permits (x - m) * c to become fma(x, c, -(m * c)). `reassoc` on the move then permits it to
+                # become the difference of such products.
                 kind = "mul_reassoc" if FastMathFlag.ALLOW_CONTRACT in op.fastmath.data else "mul"
                 return Shift((kind, a.by, ("value", y)), a.bound if _is_positive(y) else None)
             return _scaled(a, x, ("value", op.result), "mul", ("value", y))
@@ -322,10 +329,10 @@ class Typing:
             if isinstance(moving, Shift) and number == float("-inf"):
                 return moving
             if isinstance(moving, Shift | Linear) and number == 0:
-                left = _as_linear(x, moving)
+                linear = _as_linear(x, moving)
                 side = "select" if x is op.lhs else "unless"
-                basis = (("value", value), *((side, op.cond, recipe) for recipe in left.basis[1:]))
-                return Linear(basis, left.matrix)
+                basis = (("value", value), *((side, op.cond, recipe) for recipe in linear.basis[1:]))
+                return Linear(basis, linear.matrix)
             if isinstance(moving, Shift) and isinstance(other, Shift) and moving.by == other.by:
                 return Shift(moving.by, moving.bound if moving.bound is other.bound else None)
             if isinstance(moving, Linear) and isinstance(other, Linear) and moving.matrix == other.matrix:
@@ -359,8 +366,8 @@ def _or_no_number(op: arith.OrIOp, types: Sequence[Kinds]) -> Kinds:
 def _may_stand_in(chosen: Chosen, reduce: loop.ReduceOp) -> bool:
     """Returns true if the constant `otherwise` does not change the result of `reduce`, if any term is chosen.
 
-    It is the identity of the reduction. In a minimum of positions (first index of a maximum), the last position or a
-    larger number is also neutral.
+    This is true if the constant is the identity of the reduction. A minimum of positions (first index of a maximum)
+    also permits the last position and larger numbers.
     """
     constant, index = chosen.otherwise.owner, chosen.value.owner
     assert isinstance(constant, payload.ConstantOp)

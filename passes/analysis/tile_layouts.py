@@ -39,7 +39,7 @@ def route(source: Linear, target: Linear, bytes_each: int) -> str:
     return "shuffles" if price(exchange, source, bytes_each) <= moved + BARRIERS_IN_SHUFFLES else "shared"
 
 
-def way_of(op: tile.ConvertLayoutOp, source: Linear, target: Linear) -> str:
+def route_of(op: tile.ConvertLayoutOp, source: Linear, target: Linear) -> str:
     """Returns the route of a conversion: its attribute `via`, or the cheapest route if it has none.
 
     Args:
@@ -90,8 +90,8 @@ def bits_of_accumulator(op: Dot, acc: Linear) -> Bits:
 def readers(op: Dot, acc: Linear, operand: int) -> tuple[Reader, Reader]:
     """Returns two ways in which a warp reads an operand from shared memory.
 
-    The first is for an operand that is contiguous along k, the second for one that is not. The reader uses `ldmatrix`
-    if it can (it transposes elements of 2 bytes), else single elements.
+    The first is for an operand that is contiguous along k, the second for one that is not. A warp reads by `ldmatrix`
+    if the atom supports this order (`ldmatrix` transposes only 2-byte elements), else by single elements.
 
     Args:
         op: the dot.

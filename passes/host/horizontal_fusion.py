@@ -52,8 +52,9 @@ class HorizontalFusionPass(ModulePass):
     - both use tensor cores, or neither does;
     - the shared memory of one is at most twice that of the other, because a heavy block would hold back the light ones.
 
-    Each partition of the fused kernel runs the partition of the one kernel or of the other, with the larger number of
-    registers. These exist, because the fused kernel asks for the smaller number of blocks on a multiprocessor.
+    If the kernels have partitions, each partition of the fused kernel runs that of the first or of the second kernel.
+    Its threads get the larger number of registers of the two. To have enough registers, the fused kernel wants the
+    smaller number of resident blocks of the two.
 
     **Rationale**: saves a launch, and blocks of the second kernel fill the multiprocessors that the last blocks of the
     first one leave idle. The projections to queries and to keys of attention have different extents, so they cannot be
@@ -119,7 +120,7 @@ class _Signature:
         return cls(kind if _can_share(function) else None, shared, written, resident, partitions)
 
     def fits(self, other: _Signature) -> bool:
-        """Returns true if two kernels of equal `kind` need similar shared memory, and a block has enough registers."""
+        """Returns true if two kernels of equal `kind` can be merged: similar shared memory, and enough registers."""
         less, more = sorted((self.shared, other.shared))
         return more <= 2 * less and self.registers(other) is not None
 

@@ -87,7 +87,7 @@ class _Launches:
         return {v for v, a in zip(launch.buffers, arguments, strict=True) if kernel.is_written(a)}
 
     def _is_only_written_by(self, buffer: SSAValue, launches: list[kernel.LaunchOp]) -> bool:
-        """Returns true for a `kernel.alloc` that only `launches` write. Arguments and results of `@main` are none."""
+        """Returns true if `buffer` is a result of `kernel.alloc`, and no launch except `launches` writes it."""
         others = {use.operation for use in buffer.uses}.difference(launches)
         reading = all(isinstance(op, kernel.LaunchOp) and buffer not in self._written(op) for op in others)
         return isinstance(buffer.owner, kernel.AllocOp) and reading

@@ -14,7 +14,7 @@ from xdsl.passes import ModulePass
 from ...dialects import loop
 from ...dialects.support.locations import refused
 from ...dialects.tile.schedule import ScheduleAttr
-from ..analysis.operands import STORED, load_parts, parts_nest, wide_factors
+from ..analysis.operands import PRESPLIT, load_parts, parts_nest, wide_factors
 from ..rewriting import insert_after, insert_at_start
 
 
@@ -52,7 +52,7 @@ class SplitF32OperandsPass(ModulePass):
         stored: dict[SSAValue, loop.NestOp] = {}
         for nest in [n for n in op.walk() if isinstance(n, loop.NestOp)]:
             schedule = nest.attributes.get("schedule")
-            if not isinstance(schedule, ScheduleAttr) or schedule.data.f32_matmul_precision != STORED:
+            if not isinstance(schedule, ScheduleAttr) or schedule.data.f32_matmul_precision != PRESPLIT:
                 continue
             if not (loads := wide_factors(nest)):
                 raise refused(

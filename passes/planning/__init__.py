@@ -1,1 +1,1 @@
-"""How `plan-schedules` decides: info about a nest, and one file for each family of plans."""
+"""Planning of schedules: `plan-schedules`, the enumeration of candidates, their checks, and the cost models."""

@@ -38,7 +38,7 @@ class Candidate:
     def schedule(self) -> ScheduleAttr:
         """The schedule, with the decision `blocks_per_sm` that its prediction assumes."""
         schedule = self.predictions.points.schedule(self.row)
-        return schedule if self.prediction is None else self.model.counted_on(schedule, self.prediction)
+        return schedule if self.prediction is None else self.model.with_residency(schedule, self.prediction)
 
     @cached_property
     def prediction(self) -> Prediction | None:

@@ -23,7 +23,7 @@ from ...errors import ScheduleError
 from ...target.model import Target
 from ..analysis.host_memory import SCRATCH_LIMIT, HostMemory, limit_of
 from ..analysis.nest_schedule import divisible_extents, no_parts, no_shared_rows, shared_sums, splittable, stages_of
-from ..analysis.operands import PARTS, STORED, copies, packable_loads, wide_factors
+from ..analysis.operands import PARTS, PRESPLIT, copies, packable_loads, wide_factors
 from .matmul import Matmul
 from .nest_info import NestInfo
 from .points import Bools, Floats, Ints, Points, largest, points_of, total
@@ -100,7 +100,7 @@ def common_violations(info: NestInfo, tiles: Tiles, target: Target, products: li
 
 
 def _always(tiles: Tiles, condition: bool, argument: str, reason: str) -> Iterator[Violation]:
-    """Yields a violation of all schedules if `condition` is true."""
+    """Yields one violation, with a mask of all schedules, or nothing if `condition` is false."""
     if condition:
         yield Violation(np.ones(tiles.rows, dtype=np.bool_), argument, reason)
 
@@ -110,8 +110,8 @@ def tile_elements(info: NestInfo, tiles: Tiles) -> Floats:
 
     The products inside a matmul are never a tile, so a contraction does not count.
     """
-    around = [r.around | set(r.indices) for r in info.reductions if r.contraction is None]
-    return largest((tiles.elements(indices) for indices in (info.free, *around)), tiles.rows)
+    bodies = [r.outer_indices | set(r.indices) for r in info.reductions if r.contraction is None]
+    return largest((tiles.elements(indices) for indices in (info.free, *bodies)), tiles.rows)
 
 
 def _of_serial(info: NestInfo, tiles: Tiles) -> Iterator[Violation]:
@@ -193,7 +193,7 @@ def _of_scratch(info: NestInfo, tiles: Tiles) -> Iterator[Violation]:
     limit, points = limit_of(info.nest, SCRATCH_LIMIT), tiles.points
     if limit is not None:
         taken = scratch_bytes(info, points)
-        argument = "pack" if points.pack else "f32_matmul_precision" if points.f32_matmul_precision == STORED else ""
+        argument = "pack" if points.pack else "f32_matmul_precision" if points.f32_matmul_precision == PRESPLIT else ""
         text = f"{{:.0f}} bytes lie between the kernels of the nest; {SCRATCH_LIMIT} is {limit}"
         yield Violation(taken > limit, argument or "split_k", text, (taken,))
 
@@ -207,7 +207,7 @@ def scratch_bytes(info: NestInfo, points: Points) -> Floats:
     before = [
         aligned(tensor_bytes(r.type)) for i in points.pack for nest in copies(info.nest, info.free[i]) for r in nest.res
     ]
-    if points.f32_matmul_precision == STORED:
+    if points.f32_matmul_precision == PRESPLIT:
         before.append(presplit_bytes(info))
     return sum(before) + np.where(points.split_k > 1, parts, 0.0)
 
@@ -230,7 +230,7 @@ def limit_scratch(nest: NestOp, schedule: ScheduleAttr, memory: Callable[[], Hos
         True if the schedule takes more than the available memory.
     """
     decided = schedule.data
-    if decided.split_k == 1 and not decided.pack and decided.f32_matmul_precision != STORED:
+    if decided.split_k == 1 and not decided.pack and decided.f32_matmul_precision != PRESPLIT:
         return False
     (points,), room = points_of([decided]), memory().room(nest)
     if room is None or scratch_bytes(NestInfo(nest), points)[0] <= room:

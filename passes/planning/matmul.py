@@ -71,7 +71,7 @@ class Matmul:
     @property
     def indices(self) -> tuple[SSAValue, ...]:
         """All indices of the body, the reduction indices first."""
-        return (*self.reduction.indices, *self.reduction.around)
+        return (*self.reduction.indices, *self.reduction.outer_indices)
 
     def sums(self, tiles: Tiles) -> Ints:
         """Returns the number of accumulators of a tile."""
@@ -168,7 +168,7 @@ def by_products(products: list[Matmul], tiles: Tiles) -> Iterator[tuple[list[Mat
     """
     several, taken = list[Bools](), dict[Operation, Bools]()
     for p in products:
-        batch = tiles.elements(p.reduction.around - {p.row, p.column})
+        batch = tiles.elements(p.reduction.outer_indices - {p.row, p.column})
         here = (tiles.tile[p.row] > 1) & (tiles.tile[p.column] > 1) & (batch == 1)
         before = taken.get(p.reduction.op, np.zeros(tiles.rows, dtype=np.bool_))
         several.append(here & ~before)
@@ -252,7 +252,7 @@ def atom_depth(product: Matmul, precision: str) -> int:
     return least_depth(narrow_type(product, precision != "ieee") or bf16)
 
 
-def lies_along_k(product: Matmul, load: loop.LoadOp) -> bool:
+def is_contiguous_along_k(product: Matmul, load: loop.LoadOp) -> bool:
     """Returns true if a loaded operand is contiguous along a reduction index of the matmul."""
     last = load.map.data.results[-1]
     return isinstance(last, AffineDimExpr) and load.indices[last.position] in product.reduction.indices
@@ -282,10 +282,10 @@ def narrow_type(product: Matmul, may_narrow: bool = False) -> Attribute | None:
     return types.pop() if len(types) == 1 else None
 
 
-def is_kept(factor: SSAValue, products: Collection[Operation]) -> bool:
+def uses_matmul_result(factor: SSAValue, products: Collection[Operation]) -> bool:
     """Returns true if an operand is computed from the result of another matmul, such as the weights of attention.
 
-    Tensor cores take such an operand from registers.
+    Such an operand is in registers already, and tensor cores can read it there.
 
     Args:
         factor: the operand.

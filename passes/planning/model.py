@@ -209,7 +209,8 @@ class Model(ABC):
         info: indices, reductions and accesses of the nest.
         target: the target.
         matmuls: all contractions of the nest that may be matmuls.
-        products: the contractions in `matmuls` that are computed once, and alternatives with other rows or columns.
+        products: `matmuls` without duplicates. A subclass may add the same contractions with other indices as rows or
+            columns (`_alternatives`).
     """
 
     unfolds: ClassVar[bool] = False
@@ -272,7 +273,7 @@ class Model(ABC):
     def resources_text(self, p: Prediction) -> str:
         """Returns the number of blocks and the memory of the kernel as text for `--explain`."""
 
-    def counted_on(self, schedule: ScheduleAttr, prediction: Prediction) -> ScheduleAttr:
+    def with_residency(self, schedule: ScheduleAttr, prediction: Prediction) -> ScheduleAttr:
         """Returns `schedule` with the decision `blocks_per_sm` that its prediction assumes.
 
         The base class decides nothing.

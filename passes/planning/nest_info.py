@@ -50,18 +50,18 @@ def pow2_at_most(n: int) -> int:
 
 @dataclass(frozen=True)
 class Reduction:
-    """One `loop.reduce` of a nest.
+    """Properties of a `loop.reduce` of a nest.
 
-    op           the operation
-    indices      its reduction indices
-    around       free and outer reduction indices that its body depends on
-    outermost    true if it is not inside another reduction
-    contraction  its operands, if it is a contraction; else None
+    op             the operation
+    indices        its reduction indices
+    outer_indices  free indices, and indices of enclosing reductions, that its body depends on
+    outermost      true if it is not inside another reduction
+    contraction    its operands, if it is a contraction; else None
     """
 
     op: loop.ReduceOp
     indices: tuple[SSAValue, ...]
-    around: Indices
+    outer_indices: Indices
     outermost: bool
     contraction: Contraction | None
 
@@ -72,17 +72,17 @@ class LoadSite:
 
     op       the load
     indices  indices that its address depends on
-    group    number of the group of reductions (`NestInfo.groups`) that it is in; -1 for a load outside of reductions
+    group    number of the outermost group of reductions (`NestInfo.groups`) that it is in; -1 outside of reductions
     along    index along which the tensor is contiguous, or None
-    alike    numbers of the loads, itself included, that may read the same tiles: they have the same tensor and map, and
-             indices of the same extents
+    similar  numbers of the loads, itself included, that may read the same tiles. They have the same tensor and map, and
+             indices of the same extents.
     """
 
     op: loop.LoadOp
     indices: tuple[SSAValue, ...]
     group: int
     along: SSAValue | None
-    alike: list[int]
+    similar: list[int]
 
 
 class NestInfo:
@@ -119,7 +119,7 @@ class NestInfo:
             self.masked |= isinstance(op, payload.CmpOp) or getattr(op, "domain", None) is not None
         self.extents = {i: typical(n) for i, n in self.sizes.items()}
         self.scanned = loop.scanned_index(nest)
-        self.reduced: Indices = frozenset(i for r in self.reductions if r.outermost for i in r.around)
+        self.reduced: Indices = frozenset(i for r in self.reductions if r.outermost for i in r.outer_indices)
 
     @cached_property
     def mask_density(self) -> MaskDensity:
@@ -130,9 +130,9 @@ class NestInfo:
         indices = tuple(op.body.block.args)
         self.sizes.update(zip(indices, op.sizes, strict=True))
         outermost = not any(isinstance(o, loop.ReduceOp) for o in ancestors(op))
-        around = self.dependence.of(yielded(op.body.block)[0]) - frozenset(indices)
+        outer_indices = self.dependence.of(yielded(op.body.block)[0]) - frozenset(indices)
         contraction = find_contraction(op, self.dependence)
-        self.reductions.append(Reduction(op, indices, around, outermost, contraction))
+        self.reductions.append(Reduction(op, indices, outer_indices, outermost, contraction))
 
     @property
     def reduction_indices(self) -> list[SSAValue]:
@@ -142,7 +142,7 @@ class NestInfo:
     @cached_property
     def index_sets(self) -> list[Indices]:
         """Sets of indices that a tile may have: all free indices, and for each reduction the indices of its body."""
-        return [frozenset(self.free), *(r.around.union(r.indices) for r in self.reductions)]
+        return [frozenset(self.free), *(r.outer_indices.union(r.indices) for r in self.reductions)]
 
     def tile_of(self, block: Iterable[int], chunk: Iterable[int]) -> dict[SSAValue, int]:
         """Returns index -> tile extent, from the decisions `block` and `chunk` of a schedule."""
@@ -159,14 +159,14 @@ class NestInfo:
 
     @cached_property
     def sites(self) -> list[LoadSite]:
-        """All loads with their positions. A load counts for the outermost reduction that it is in."""
+        """Loads of the nest with their positions (`LoadSite`)."""
         groups = {op: n for n, group in enumerate(self.groups) for op in group}
-        alike: dict[Hashable, list[int]] = {}
+        similar: dict[Hashable, list[int]] = {}
         sites: list[LoadSite] = []
         for n, op in enumerate(self.loads):
             indices = access_indices(op)
             enclosing = [groups[o] for o in ancestors(op) if isinstance(o, loop.ReduceOp)]
-            same = alike.setdefault((op.source, op.map, tuple(self.extents[i] for i in indices)), [])
+            same = similar.setdefault((op.source, op.map, tuple(self.extents[i] for i in indices)), [])
             same.append(n)
             sites.append(LoadSite(op, indices, enclosing[-1] if enclosing else -1, contiguous_index(op), same))
         return sites
@@ -184,15 +184,16 @@ class NestInfo:
     def chunk_order(self) -> list[tuple[list[Indices], list[tuple[SSAValue, ...]]]]:
         """Groups of reductions in the order in which chunks are decided: outer ones first.
 
-        Each entry has the outer indices of every reduction of the group, and the axes of the group: for each axis the
-        corresponding indices of all its reductions. Axes along which most bytes are contiguous come first.
+        An entry is (outer indices of each reduction of the group, axes). An *axis* has the reduction indices that run
+        in one loop, one of each reduction. For the two stages of softmax over `%k` and `%l`, the axes are
+        [(`%k`, `%l`)]. Axes along which most bytes are contiguous come first.
         """
-        around = {r.op: r.around for r in self.reductions}
+        outer_indices = {r.op: r.outer_indices for r in self.reductions}
         order: list[tuple[list[Indices], list[tuple[SSAValue, ...]]]] = []
         for group in sorted(self.groups, key=lambda g: len([*ancestors(g[0])])):
             axes = [*zip(*(op.body.block.args for op in group), strict=True)]
             axes.sort(key=lambda axis: sum(self.contiguous.get(i, 0) for i in axis))
-            order.append(([around[op] for op in group], axes[::-1]))
+            order.append(([outer_indices[op] for op in group], axes[::-1]))
         return order
 
     @cached_property
@@ -369,9 +370,9 @@ class TileExtents:
 
         A tile of a reduction body gets at most `budget` elements. The stages of a staged reduction get equal chunks.
         """
-        for around, axes in self.info.chunk_order:
+        for outer_indices, axes in self.info.chunk_order:
             if not self.decided.issuperset(i for axis in axes for i in axis):
-                room = max(1, budget // max(self.elements(indices) for indices in around))
+                room = max(1, budget // max(self.elements(indices) for indices in outer_indices))
                 for axis in axes:
                     room = [self.set(index, room) for index in axis][0]
 

@@ -338,7 +338,7 @@ def _reason(error: ScheduleError) -> str:
 def with_residency(nest: loop.NestOp, schedule: ScheduleAttr, target: Target) -> ScheduleAttr:
     """Returns a schedule with the decision `blocks_per_sm` that its prediction assumes."""
     model = model_of(NestInfo(nest), target)
-    return model.counted_on(schedule, model.predict(schedule))
+    return model.with_residency(schedule, model.predict(schedule))
 
 
 def decided(nest: loop.NestOp, schedule: ScheduleAttr, decisions: Mapping[str, Any], target: Target) -> ScheduleAttr:

@@ -22,9 +22,10 @@ Bools: TypeAlias = NDArray[np.bool_]
 class Points:
     """Schedules of one nest that differ only in the decisions named in `COLUMNS`.
 
-    A field that is not an array is shared by all schedules. An array has one row for each schedule; the arrays named
-    in `LISTS` have a second dimension, with one column for each index (`thread`: two or none). The fields are those of
-    `#tile.schedule` (`docs/schedules.md`), and `order`, the rank by which equally fast schedules are sorted.
+    The fields are the decisions of `#tile.schedule` (`docs/schedules.md`), and `order`, the position of a schedule in
+    the enumeration, by which equally fast schedules are sorted. A field that is not an array is the same in all
+    schedules. An array has one row for each schedule. The arrays named in `LISTS` have a second dimension with one
+    column for each index; `thread` has two columns, or none without register tiles.
     """
 
     serial: tuple[int, ...]
@@ -63,7 +64,7 @@ class Points:
     def schedule(self, row: int) -> ScheduleAttr:
         """Returns the schedule in `row`."""
         return ScheduleAttr.get(
-            **{name: getattr(self, name) for name in WORDS},
+            **{name: getattr(self, name) for name in SHARED_DECISIONS},
             **{name: getattr(self, name)[row].tolist() for name in COLUMNS},
         )
 
@@ -71,7 +72,7 @@ class Points:
 COLUMNS = tuple(f.name for f in fields(Points) if f.type == "Ints" and f.name in PLAIN)
 """Decisions that are arrays in `Points`."""
 
-WORDS = tuple(name for name in Points.__dataclass_fields__ if name not in (*COLUMNS, "order"))
+SHARED_DECISIONS = tuple(name for name in Points.__dataclass_fields__ if name not in (*COLUMNS, "order"))
 """Decisions that all schedules of a `Points` share."""
 
 LISTS = tuple(name for name in COLUMNS if isinstance(PLAIN[name], tuple))
@@ -79,7 +80,7 @@ LISTS = tuple(name for name in COLUMNS if isinstance(PLAIN[name], tuple))
 
 
 def points_of(schedules: Iterable[Schedule]) -> list[Points]:
-    """Returns schedules of one nest in groups that agree in `WORDS`.
+    """Returns schedules of one nest in groups that agree in `SHARED_DECISIONS`.
 
     Raises:
         ScheduleError: if a register tile (`thread`) does not have two extents.
@@ -89,7 +90,7 @@ def points_of(schedules: Iterable[Schedule]) -> list[Points]:
         if len(schedule.thread) not in (0, 2):
             reason = f"expected a register tile of 2 extents (rows, columns), but got {len(schedule.thread)}"
             raise ScheduleError(reason, argument="thread")
-        key = (*(getattr(schedule, n) for n in WORDS), bool(schedule.thread))
+        key = (*(getattr(schedule, n) for n in SHARED_DECISIONS), bool(schedule.thread))
         groups.setdefault(key, []).append((order, schedule))
     return [
         Points(
@@ -102,7 +103,7 @@ def points_of(schedules: Iterable[Schedule]) -> list[Points]:
 
 
 def join(parts: Sequence[Points]) -> Points:
-    """Concatenates schedules that agree in `WORDS`."""
+    """Concatenates schedules that agree in `SHARED_DECISIONS`."""
     columns = {n: np.concatenate([getattr(p, n) for p in parts]) for n in (*COLUMNS, "order")}
     return replace(parts[0], **columns)
 

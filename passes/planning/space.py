@@ -30,17 +30,19 @@ WIDEST_HEAD = 256
 """Largest extent of a head dimension that nested matmuls do not divide: a block then has whole rows of the result."""
 
 ELEMENTS = 1024
-"""Elements of a chunk for each warp, in reductions other than matmuls of a nest with matmuls."""
+"""Elements of a tile for each warp (up to 8 warps), in a reduction that is not a matmul, of a nest with matmuls."""
 
 SPLIT_K_BLOCKS_PER_SM, SPLIT_K_BLOCKS_PER_SM_NESTED = (2, 1, 0), (8, 4, 2)
-"""Occupancies that split-K aims for, in blocks per SM. The second is for one-warp blocks with nested matmuls
-(attention), which are latency bound. Each entry gives one schedule. Tuned by hand."""
+"""Occupancies that split-K aims for, in blocks per SM: one more schedule for each number; 0 adds none.
+
+The second tuple is for one-warp blocks with nested matmuls (attention), which are latency bound. Tuned by hand.
+"""
 
 
 def in_order(info: NestInfo, reduced: bool, written: bool = False) -> list[SSAValue]:
     """Returns free indices, sorted by the number of bytes that are contiguous along them, most bytes first.
 
-    Of indices with as many bytes, the last of the nest comes first.
+    Indices with equal numbers of bytes are in the reverse order of the nest.
 
     Args:
         info: the nest.
@@ -186,6 +188,8 @@ class MatmulTiles:
 
 def with_parts(info: NestInfo, points: Points, target: Target, nested: bool) -> Iterator[Points]:
     """Yields schedules, and the same schedules with split-K where the grid leaves at least half of the target idle.
+
+    One-warp blocks with nested matmuls are latency bound: they are divided up to a grid of two blocks per SM.
 
     Args:
         info: the nest.

@@ -78,7 +78,7 @@ class Tiles:
         info, points = self.info, self.points
         if points.cluster_k > 1:
             self._share(points.cluster_k, ())
-            indices = [i for i in info.free if all(i in r.around for r in info.reductions if r.outermost)]
+            indices = [i for i in info.free if all(i in r.outer_indices for r in info.reductions if r.outermost)]
             self.divides = part_indices(indices, info.sizes, self.tile, self.ranks)
         elif points.copy != "tma":
             self._share(points.cluster, [i for i in info.free if i not in info.reduced])
@@ -117,8 +117,9 @@ class Tiles:
     def order(self) -> list[tuple[dict[SSAValue, Bools], Ints]]:
         """Returns the order in which blocks start, as a loop nest over the grid, innermost loop first.
 
-        Each entry is (index -> mask, count): the loop runs over that index, and has `count` blocks. With a grid swizzle
-        (`group_m`) an index occurs twice: inside a group of blocks, and over groups.
+        Each entry is a loop: (index -> mask of the schedules in which the loop runs over this index, iterations). With
+        a grid swizzle (`group_m`), two loops run over the index of the rows: one inside a group of blocks, and one
+        over the groups.
         """
         fast = [*reversed(self.info.free)]
         if not fast:
@@ -190,11 +191,11 @@ class Tiles:
 
         An element is computed again by every block along a grid index that is not in `indices`.
         """
-        again = product((n for i, n in self.counts.items() if i not in indices), self.rows)
-        again *= np.where(self.any_of(self.shared, indices) | self.any_of(self.divides, indices), 1, self.ranks)
+        repeats = product((n for i, n in self.counts.items() if i not in indices), self.rows)
+        repeats *= np.where(self.any_of(self.shared, indices) | self.any_of(self.divides, indices), 1, self.ranks)
         once = product((self.info.extents[i] for i in indices), self.rows) * self.share(indices)
         whole = self.any_of(self.divided, self.tile) & ~self.any_of(self.divided, indices)
-        return once * again * np.where(whole, self.parts, 1)
+        return once * repeats * np.where(whole, self.parts, 1)
 
     def any_of(self, masks: dict[SSAValue, Bools], indices: Collection[SSAValue]) -> Bools:
         """Returns the union of the masks of `indices`. An index that is not in `masks` has an empty mask."""
@@ -209,14 +210,14 @@ class Tiles:
     def exchanged(self) -> Floats:
         """Bytes of accumulators that a block exchanges with the other blocks of its cluster (`cluster_k`)."""
         sums = (r for r in self.info.reductions if r.outermost and self.points.cluster_k > 1)
-        return total((self.elements(r.around) * element_bytes(r.op.result.type) for r in sums), self.rows)
+        return total((self.elements(r.outer_indices) * element_bytes(r.op.result.type) for r in sums), self.rows)
 
     def trip_count(self, indices: Iterable[SSAValue]) -> Floats:
         """Returns the iterations of the loops over `indices` in one block."""
         return product((self.steps[i] for i in indices), self.rows)
 
     def same(self, a: LoadSite, b: LoadSite) -> Bools:
-        """Returns a mask of the schedules in which two loads (`LoadSite.alike`) load the same tiles.
+        """Returns a mask of the schedules in which two loads (`LoadSite.similar`) load the same tiles.
 
         They may load them in different loops.
         """
@@ -287,7 +288,7 @@ def _loaded_before(n: int, site: LoadSite, tiles: Tiles) -> Bools:
     The earlier load is in the same loop, or its tile stays in registers or in the row cache.
     """
     once = tiles.kept | (tiles.trip_count(site.indices) == 1)
-    earlier = [tiles.info.sites[m] for m in site.alike if m < n]
+    earlier = [tiles.info.sites[m] for m in site.similar if m < n]
     same = [tiles.same(other, site) & (once | (other.group == site.group)) for other in earlier]
     return np.logical_or.reduce([np.zeros(tiles.rows, dtype=np.bool_), *same])
 

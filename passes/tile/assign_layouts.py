@@ -30,7 +30,7 @@ from ..analysis.layout_preferences import (
     scan_layout,
     tensor_core_layout,
     thread_rows,
-    turned_factor,
+    transposed_operand_layout,
     widened,
 )
 from ..analysis.memory_access import element_bytes
@@ -181,7 +181,7 @@ def _accessed(c: TileClass, classes: Classes, kernel: tile.KernelOp) -> Linear:
     preferences = _preferences(c, classes, warps * lanes == 1)
     layout = None if c.scanned is None or lanes == 1 else scan_layout(c, c.scanned, preferences, warps)
     if layout is None and any(dot.is_wgmma for c in classes for dot in c.dots):
-        layout = turned_factor(c, preferences, warps)
+        layout = transposed_operand_layout(c, preferences, warps)
     return layout or memory_layout(c.shape, preferences, c.reduced, warps, lanes)
 
 

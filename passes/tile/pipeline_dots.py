@@ -20,7 +20,7 @@ from ...dialects import payload, tile
 from ...dialects.layouts import linear_of
 from ...dialects.payload import constant_of
 from ...dialects.shapes.ranges import trip_count
-from ..analysis.tile_layouts import way_of
+from ..analysis.tile_layouts import route_of
 from ..pass_manager import TilePass
 from ..rewriting import (
     block_of,
@@ -171,7 +171,7 @@ def _computes_registers(op: Operation) -> bool:
         return plan is not None and not plan.warps
     if isinstance(op, tile.ConvertLayoutOp):
         source, target = linear_of(op.source.type), linear_of(op.result.type)
-        return source is not None and target is not None and way_of(op, source, target) != "shared"
+        return source is not None and target is not None and route_of(op, source, target) != "shared"
     pure = payload.is_payload(op) and op.has_trait(Pure)
     return pure or isinstance(op, tile.AffineOp | tile.BroadcastOp | tile.SliceOp)
 

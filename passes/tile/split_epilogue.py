@@ -22,7 +22,7 @@ from ...dialects.payload import element_bytes, element_type, shape_of
 from ...dialects.shapes.domain import DomainAttr
 from ..analysis.async_copies import EPILOGUE_ROW
 from ..analysis.layout_preferences import memory_layout, preference
-from ..analysis.tile_layouts import way_of
+from ..analysis.tile_layouts import route_of
 from ..pass_manager import TilePass
 from ..rewriting import block_of, erase, insert_before, retype
 
@@ -272,7 +272,7 @@ def _find(store: tile.StoreOp, warps: int) -> Stored | str | None:
     if not isinstance(convert, tile.ConvertLayoutOp) or convert.parent is not store.parent:
         return None
     source = layout_in_registers(convert.source, warps)
-    if way_of(convert, source, layout_in_registers(convert.result, warps)) != "shared":
+    if route_of(convert, source, layout_in_registers(convert.result, warps)) != "shared":
         return None
     stored = Stored(store, convert.source, source)
     if len(source.shape) != 2 or any(isinstance(s.type, TensorType) for s in store.symbols):

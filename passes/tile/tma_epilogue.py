@@ -10,7 +10,7 @@ from ...dialects.payload import element_bytes, shape_of
 from ...dialects.shapes.extents import extents_of
 from ..analysis.async_copies import why_no_box
 from ..analysis.memory_access import memory_type
-from ..analysis.tile_layouts import way_of
+from ..analysis.tile_layouts import route_of
 from ..pass_manager import TilePass
 from ..rewriting import erase, replace
 
@@ -53,7 +53,7 @@ def _stage(store: tile.StoreOp, warps: int) -> str | None:
     if not isinstance(convert, tile.ConvertLayoutOp):
         return None
     held = layout_in_registers(convert.source, warps)
-    if way_of(convert, held, layout_in_registers(convert.result, warps)) != "shared":
+    if route_of(convert, held, layout_in_registers(convert.result, warps)) != "shared":
         return None
     if (why := why_no_box(store)) is not None:
         return why

@@ -25,7 +25,7 @@ from ....dialects.support.locations import blamed, location_of, refused
 from ....dialects.tensor import identity
 from ....errors import CompileError, ScheduleError
 from ...analysis.nest_schedule import Shared, reduction_indices, schedule_of, shared_of_nest
-from ...analysis.operands import STORED
+from ...analysis.operands import PRESPLIT
 from ...rewriting import erase, insert_after, insert_before, replace, retype
 from .clusters import ClusterReducer
 from .emitter import Dim, Emitter, Tile
@@ -288,7 +288,7 @@ def outline(nest: loop.NestOp, func: FuncOp, name: str, scatter: tensor.ScatterO
     with blamed(nest):
         if schedule_of(nest).data.split_k > 1:
             raise ScheduleError("expected split_k = 1; run loop-split-k first", argument="split_k")
-        if schedule_of(nest).data.f32_matmul_precision == STORED:
+        if schedule_of(nest).data.f32_matmul_precision == PRESPLIT:
             raise ScheduleError(
                 "expected split f32 operands; run loop-split-f32-operands first", argument="f32_matmul_precision"
             )

@@ -61,8 +61,8 @@ class CoreTime:
         alone: reductions whose partial results no other reduction rescales.
         operands: operand of a matmul -> the operations that compute it in the loop of the matmul.
         result: last free index with several values; results are contiguous along it.
-        order: indices in the order in which lanes of vectors are laid along them. Indices along which most bytes are
-            contiguous come first. A vector has its lanes along the first index of which a tile has several values.
+        order: all indices, sorted by the bytes that are contiguous along them, most bytes first. The lanes of a vector
+            are along the first index in this order along which the tile has more than one value.
     """
 
     def __init__(self, work: Operations, tiles: Tiles, target: Target) -> None:
@@ -94,11 +94,12 @@ class CoreTime:
     def exposed(self) -> Floats:
         """Returns the share of the time for reads from memory in which the core waits, between 0 and 1.
 
-        The share is 0 if no two loops of a block read the same tensor. Otherwise (softmax reads a row to reduce it, and
-        again to scale it) only one row of a tile arrives while another is computed: the share is 1 - 1 / rows.
+        If no two loops of a block read the same tensor, the share is 0: all reads overlap with computation. Otherwise
+        (softmax reads a row to reduce it, and again to scale it) only the reads of one row of the tile overlap with
+        computation, so the share is 1 - 1 / rows.
         """
         sites = self.info.sites
-        if all(sites[m].group == site.group for site in sites for m in site.alike):
+        if all(sites[m].group == site.group for site in sites for m in site.similar):
             return np.zeros(self.tiles.rows)
         return 1 - 1 / np.maximum(1, self.tiles.elements(i for i in self.info.free if i in self.info.reduced))
 
@@ -109,7 +110,7 @@ class CoreTime:
         also cost a seek for each discontiguous read.
         """
         tiles, spent, (neighbours, count) = self.tiles, np.zeros(self.tiles.rows), self.tiles.neighbours()
-        sites = [site for n, site in enumerate(self.info.sites) if n == min(site.alike)]
+        sites = [site for n, site in enumerate(self.info.sites) if n == min(site.similar)]
         shares = [self._distinct(site.op) for site in sites]
         sizes = [element_bytes(site.op.source.type) for site in sites]
         block = [tiles.within(s.indices) * share * size for s, share, size in zip(sites, shares, sizes, strict=True)]
@@ -182,10 +183,10 @@ class CoreTime:
         return seek * overlap / run + (self.costs.page / row if size > TLB else 0.0)
 
     def _runs(self, site: LoadSite) -> tuple[Floats, Floats]:
-        """Returns two lengths of contiguous reads of a load, in elements: of a run, and of a row.
+        """Returns the lengths of a run and of a row of a load, in elements.
 
-        A run is read without an interruption. A row may be read in several runs, but its page translation is still
-        cached. Both are infinite where the next block continues the read.
+        A run is read without an interruption; each run costs a seek. A row is contiguous in memory, but may be read in
+        several runs; each row costs a page walk. Both are infinite where the next block continues the read.
         """
         tiles, (neighbours, _) = self.tiles, self.tiles.neighbours()
         run, going, next_stride, ends = np.ones(tiles.rows), np.ones(tiles.rows, dtype=np.bool_), 1, 1.0
@@ -202,8 +203,8 @@ class CoreTime:
                 ends = np.where(tiles.steps[index] * tile > 1, 1.0, ends)
         group = self.info.groups[site.group] if site.group >= 0 else ()
         along = site.along
-        # A reduction of columns reads a few vectors of each row. If a chunk has more rows than the core can stream from
-        # (`core.streams`), these vectors are the run.
+        # A reduction down columns reads a few vectors of each row of its chunk. The core can stream from
+        # `core.streams` rows at once. If the chunk has more rows, a run has only these few vectors.
         summed = {a for op in group for a in op.body.block.args}
         down = (tiles.elements(i for i in site.indices if i in summed) > self.core.streams) & (along not in summed)
         once = np.where(down, np.minimum(run, self.costs.column_vectors * self.core.lanes), run * ends)
@@ -286,7 +287,7 @@ class CoreTime:
         """
         repeats, needed, steps = np.ones(self.tiles.rows), {*indices}, self.tiles.steps
         groups = {op: group for group in self.info.groups for op in group}
-        outer_indices = {r.op: r.around for r in self.info.reductions}
+        outer_indices = {r.op: r.outer_indices for r in self.info.reductions}
         for outer in (o for o in ancestors(op) if isinstance(o, ReduceOp)):
             summed, inside = [*outer.body.block.args], np.zeros(self.tiles.rows, dtype=np.bool_)
             for index in reversed(summed):
@@ -306,7 +307,7 @@ class CoreTime:
         each lane reduces a column, and partial results are loaded and stored if they do not fit in registers.
         """
         tiles, summed, core, costs = self.tiles, r.indices, self.core, self.costs
-        indices = {*r.around, *summed}
+        indices = {*r.outer_indices, *summed}
         visits, chunk, steps = tiles.visits(indices), self._extent(summed), tiles.trip_count(summed)
         rows = tiles.elements(i for i in indices if i not in summed)
         across = visits / chunk * costs.fold
@@ -341,7 +342,7 @@ class CoreTime:
             spent = spent + tiles.visits(free) * costs.turned / self.core.lanes * self.vector
         rows = [r for r in self.info.reductions if r.contraction is None]
         # A reduction has a loaded and a computed tile, of 4 bytes an element each.
-        tile_bytes = 8 * largest((tiles.elements({*r.around, *r.indices}) for r in rows), tiles.rows)
+        tile_bytes = 8 * largest((tiles.elements({*r.outer_indices, *r.indices}) for r in rows), tiles.rows)
         in_l2 = np.where(tile_bytes > self.core.l1, costs.l1_tiles, 1.0)
         return spent * np.where(tile_bytes > self.core.l2, costs.l2_tiles, in_l2)
 
@@ -384,7 +385,7 @@ class CoreTime:
                 return self.info.dependence.of(operand)
         first = self.info.groups[site.group][0]
         r = next(r for r in self.info.reductions if r.op is first)
-        indices = {*r.around, *r.indices}
+        indices = {*r.outer_indices, *r.indices}
         return indices if {*site.indices} <= indices else site.indices
 
     def _access(
@@ -432,10 +433,10 @@ class CoreTime:
         return np.where(broadcast, costs.access * vectors, np.where(contiguous, plain, turned) + copied) * self.vector
 
     def _ragged(self, indices: Collection[SSAValue]) -> Bools:
-        """Returns a mask of the schedules in which several rows of a tile end inside the tile, in padding.
+        """Returns a mask of the schedules that must mask vectors, because several rows of a tile are padded.
 
-        Then vectors that cross the end must be masked. A tile of one row needs no masks, because its loop ends with the
-        row. Nor does a reduction whose rows are whole vectors.
+        A tile of one row needs no masks, because its loop ends with the row. A reduction whose rows are whole vectors
+        needs none either.
         """
         tiles, ordered = self.tiles, [i for i in self.info.extents if i in indices]
         several = ragged = np.zeros(tiles.rows, dtype=np.bool_)
@@ -464,12 +465,13 @@ class CoreTime:
         rows_used, columns_used, depth = map(self._extent, (lhs, rhs, p.reduction.indices))
         count = tiles.visits({*p.indices}) / np.maximum(1, rows_used * columns_used * depth)
         vectors = np.where(tiles.elements(rhs) >= 2 * lanes, 2, 1)
-        (left, right), along = map(_contiguous, factors), own_sum_index(self.info, p)
+        (lhs_along, rhs_along), along = map(_contiguous, factors), own_sum_index(self.info, p)
         rate = core.bf16_rate if p.of_bf16 else 1.0
         size, by_tiles = 2 if rate > 1 else 4, rate > 2
         tile_rows, most = tiles.elements(lhs), core.amx_rows if by_tiles else core.tile_rows
         padded: Floats = ceil_div(tile_rows, ceil_div(tile_rows, most))
-        # Blocks of rows: as even as possible where the left operand is read by columns, else all but the last are full.
+        # Rows are divided into blocks. If the left operand is read by columns, the blocks are equally large. Otherwise
+        # all blocks except the last one are full.
         even: Floats = ceil_div(rows_used, core.column_rows)
         uneven: Floats = ceil_div(rows_used, padded)
         rows, blocks = np.where(by_columns, rows_used / even, padded), np.where(by_columns, even, uneven)
@@ -478,15 +480,15 @@ class CoreTime:
         fma = panels * blocks * (depth * step + rows * vectors * costs.sum * self.fma)
         # Cost of packing one vector of the right operand, by the index along which it is contiguous.
         pack = costs.gathered * lanes
-        if right is None or right in rhs or packed:
+        if rhs_along is None or rhs_along in rhs or packed:
             pack = costs.pack
-        elif right is along:
+        elif rhs_along is along:
             pack = np.where(vectors > 1, costs.far_turn, costs.turn)
         packing = panels * vectors * depth * pack * size / 4
-        in_place = (right in rhs) & (tile_rows <= most) | bool(packed & rhs) & (columns_used == vectors * lanes)
+        in_place = (rhs_along in rhs) & (tile_rows <= most) | bool(packed & rhs) & (columns_used == vectors * lanes)
         # An operand of bf16 is packed in any case, in pairs.
         packing = np.where(in_place & (not p.of_bf16), 0.0, packing)
-        if left is not None and left is not along:
+        if lhs_along is not None and lhs_along is not along:
             packing = packing + np.where(by_columns, 0.0, rows_used * depth * costs.gathered)
         # Bytes read from L2 again: the left operand for each panel if it exceeds half of L2, and always by AMX.
         l2_bytes = np.where(by_tiles | (4 * rows_used * depth > core.l2 / 2), size * panels * rows_used * depth, 0.0)
@@ -500,7 +502,7 @@ class CoreTime:
         narrow = tiles.elements(rhs) < lanes
         by_panels = fma + packing * self.fma + l2_bytes * self.near
         if p.reduction.op not in self.alone:
-            # Every chunk rescales the accumulators.
+            # The accumulators are loaded and stored in every chunk, to be rescaled.
             steps = tiles.trip_count(p.reduction.indices)
             by_panels = by_panels + np.where(
                 steps > 1, 2 * costs.access * tile_rows * columns_used / lanes * self.vector, 0.0
@@ -547,9 +549,9 @@ def _is_rescaled(stage: ReduceOp) -> bool:
 
 
 def _read_in_place(p: Matmul) -> list[Operation | Block | None]:
-    """Returns the loads that a matmul may read in place. Other operations that compute operands are returned, too.
+    """Returns the owners of both operands. A matmul may read a load among them in place.
 
-    An operand is loaded in the type of the multiplication, or both are loaded as bf16 and widened by the matmul.
+    If both operands are bf16, their casts are skipped, because the matmul widens bf16 itself.
     """
     return [loaded_factor(f) if p.of_bf16 else f.owner for f in p.factors]
 

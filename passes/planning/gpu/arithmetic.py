@@ -19,15 +19,15 @@ from ....dialects.layouts.mma import ATOM
 from ....dialects.loop.dependence import yielded
 from ....dialects.payload import CastOp, CombineBf16x3Op, element_type
 from ....target.model import PARTITIONS, Target
-from ...analysis.operands import STORED, widened_from
+from ...analysis.operands import PRESPLIT, widened_from
 from ..matmul import (
     Matmul,
     Operations,
     atom_depth,
     computed_operands,
+    is_contiguous_along_k,
     is_nested,
     is_tf32,
-    lies_along_k,
     loads_of,
     may_be_narrow,
 )
@@ -60,8 +60,10 @@ errors 2.2 to 2.7 times as large.
 """
 
 MIN_PARTIAL_SUMS = 4
-"""A reduction with at most 1/4 of the terms needs no partial sums: its error is at most 1.4 times that of
-`PARTIAL_SUMS`."""
+"""Minimum number of blocks that share a reduction (split-K, clusters) if each block adds its terms to a single sum.
+
+The error is then at most 1.4 times that of `PARTIAL_SUMS` partial sums.
+"""
 
 MIN_PARTIAL_SUM_TERMS = 256
 """Minimum number of terms of a partial sum on CUDA cores."""
@@ -173,7 +175,7 @@ def chain(work: Operations, tiles: Tiles, target: Target) -> Floats:
     """Returns the critical path of one block on tensor cores: each `mma` waits for the previous one."""
     cycles = np.zeros(tiles.rows)
     for p in work.products if tiles.points.atom == "mma" else ():
-        outer = (i for i in p.reduction.around if i not in tiles.counts)
+        outer = (i for i in p.reduction.outer_indices if i not in tiles.counts)
         parts, wide = _passes(p, tiles.points)
         atoms = parts * tiles.span(p.reduction.indices) / (ATOM.k // wide) * tiles.trip_count(outer)
         waits = atoms * target.rates.mma_latency * on_tensor_cores(p, tiles)
@@ -237,7 +239,7 @@ def _moved(p: Matmul, tiles: Tiles, on: Bools) -> Floats:
     bytes = _filled(p, tiles, on)
     if tiles.points.atom == "wgmma" and is_tf32(p, tiles.points.f32_matmul_precision):
         loads = [load for f in p.factors for load in loads_of(f, narrow=False)]
-        if not all(lies_along_k(p, load) for load in loads):
+        if not all(is_contiguous_along_k(p, load) for load in loads):
             bytes = np.where(on, bytes * BYTES_PER_COPY / 4, bytes)
     return bytes
 
@@ -339,7 +341,7 @@ def with_interval(info: NestInfo, points: Points, products: list[Matmul], permis
     """
     wide = [p for p in products if isinstance(element_type(yielded(p.reduction.op.body.block)[0].type), Float32Type)]
     if points.atom != "fma":
-        split = permission in ("bf16x3", STORED) and points.f32_matmul_precision in ("bf16x3", STORED)
+        split = permission in ("bf16x3", PRESPLIT) and points.f32_matmul_precision in ("bf16x3", PRESPLIT)
         interval = np.full(len(points), int(split and any(computed_operands(p) for p in wide)))
         return replace(points, promotion_interval=interval)
     wide = [] if is_nested(products) else [p for p in wide if computed_operands(p) == 2]

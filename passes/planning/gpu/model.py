@@ -16,9 +16,9 @@ from ....dialects.support.printing import quantity
 from ....dialects.tile.schedule import ScheduleAttr
 from ....target.model import REGISTERS_PER_SM, Target
 from ...analysis.host_memory import SCRATCH_LIMIT, limit_of
-from ...analysis.operands import STORED, load_parts, parts_nest, wide_factors
+from ...analysis.operands import PRESPLIT, load_parts, parts_nest, wide_factors
 from ..legality import Violation, common_violations, presplit_bytes
-from ..matmul import Matmul, is_kept, is_nested, loads_of, operand_loads
+from ..matmul import Matmul, is_nested, loads_of, operand_loads, uses_matmul_result
 from ..model import Model, Prediction, Predictions, Times, another_kernel, model_of
 from ..nest_info import NestInfo
 from ..points import Floats, Ints, Points, largest, total
@@ -85,7 +85,7 @@ class GpuModel(Model):
             for points in model.space("bf16x3") if makers else ():
                 if points.copy != "sync":
                     for p in model.predict_all(points.at(points.split_k == 1)):
-                        split = replace(p.points, f32_matmul_precision=STORED)
+                        split = replace(p.points, f32_matmul_precision=PRESPLIT)
                         yield replace(p, points=split, all=replace(p.all, combine=p.all.combine + before))
 
     def violations(self, tiles: Tiles, products: list[Matmul]) -> list[Violation]:
@@ -109,11 +109,11 @@ class GpuModel(Model):
         text = f"{quantity(p.blocks, 'block')}, {p.resident} on a multiprocessor, {quantity(p.waves, 'wave')}"
         return f"{text}; {p.registers} registers, {p.shared} B shared" if p.registers else text
 
-    def counted_on(self, schedule: ScheduleAttr, prediction: Prediction) -> ScheduleAttr:
+    def with_residency(self, schedule: ScheduleAttr, prediction: Prediction) -> ScheduleAttr:
         plain = schedule.data.atom == "fma" and not schedule.data.promotion_interval
-        return schedule if plain else self._counted_on(schedule, prediction)
+        return schedule if plain else self._with_residency(schedule, prediction)
 
-    def _counted_on(self, schedule: ScheduleAttr, prediction: Prediction) -> ScheduleAttr:
+    def _with_residency(self, schedule: ScheduleAttr, prediction: Prediction) -> ScheduleAttr:
         """Returns the schedule with `blocks_per_sm`, for kernels on tensor cores or with partial sums.
 
         On tensor cores it is the predicted number of resident blocks. A kernel with partial sums on CUDA cores gets a
@@ -121,8 +121,8 @@ class GpuModel(Model):
         loads tensors that are not operands, or has several reduction indices.
         """
         decided = schedule.data
-        if decided.f32_matmul_precision == STORED:
-            # The given prediction is that of another nest, which loads the parts.
+        if decided.f32_matmul_precision == PRESPLIT:
+            # `prediction` is that of the nest after splitting, which loads bf16 parts. Predict this nest instead.
             prediction = self.predict(schedule)
         if decided.atom != "fma":
             return schedule.changed(blocks_per_sm=prediction.resident) if prediction.resident > 1 else schedule
@@ -176,7 +176,7 @@ class GpuModel(Model):
 
         Args:
             tiles: the schedules.
-            counted: mask of the schedules whose clusters wait for a cluster barrier before.
+            counted: mask of the schedules for which the time of the cluster barrier is added here.
         """
         rates, points = self.target.rates, tiles.points
         barrier = rates.cluster_barrier * counted if points.cluster * points.cluster_k > 1 else 0.0
@@ -195,8 +195,8 @@ class GpuModel(Model):
             moved: bytes that the kernel moves.
             waves: rounds in which the blocks run.
         """
-        rates, points, each = self.target.rates, tiles.points, self._blocks_per_sm(tiles)
-        cost = row_cost(self.operations([]), tiles, self.target, np.minimum(takes.resident, each))
+        rates, points, blocks_per_sm = self.target.rates, tiles.points, self._blocks_per_sm(tiles)
+        cost = row_cost(self.operations([]), tiles, self.target, np.minimum(takes.resident, blocks_per_sm))
         bulk = rates.bulk if points.copy == "tma" else rates.cache
         life = self._life(tiles, cost.compute, moved.block) + rates.latency
         life = np.maximum(0.0, waves * life - rates.latency)
@@ -207,10 +207,10 @@ class GpuModel(Model):
             start=self._start(tiles, ~tiles.any_of(tiles.shared, tiles.tile)),
             memory=memory / (1 - idle ** (takes.resident + 1)),
             cache=(moved.near + moved.written) / bulk,
-            compute=each * cost.compute,
-            shared=each * cost.shared,
+            compute=blocks_per_sm * cost.compute,
+            shared=blocks_per_sm * cost.shared,
             latency=life,
-            drain=np.zeros(tiles.rows) + self._exchange(tiles, each),
+            drain=np.zeros(tiles.rows) + self._exchange(tiles, blocks_per_sm),
             overlap=rates.overlap,
         )
 
@@ -225,7 +225,7 @@ class GpuModel(Model):
         rates, info = self.target.rates, self.info
         barrier = np.where(tiles.points.warps > 1, rates.barrier, rates.barrier / 2)
         first = {group[0] for group in info.groups}
-        loops = [{*r.indices, *r.around} - {*info.free} for r in info.reductions if r.op in first]
+        loops = [{*r.indices, *r.outer_indices} - {*info.free} for r in info.reductions if r.op in first]
         steps = sum(map(tiles.trip_count, loops))
         later_loads = steps - len(first) + (0 if tiles.kept else tiles.trip_count(info.free) - 1)
         life = compute + later_loads * rates.latency + len(info.reductions) * 3 * barrier
@@ -244,29 +244,29 @@ class GpuModel(Model):
             moved: bytes that the kernel moves.
             waves: rounds in which the blocks run.
         """
-        target, rates, points, each = self.target, self.target.rates, tiles.points, self._blocks_per_sm(tiles)
-        work, together = self.operations(products), np.minimum(takes.resident, each)
+        target, rates, points, blocks_per_sm = self.target, self.target.rates, tiles.points, self._blocks_per_sm(tiles)
+        work, together = self.operations(products), np.minimum(takes.resident, blocks_per_sm)
         cost = matmul_cost(work, tiles, target, together)
         bulk = rates.bulk if points.copy == "tma" else rates.cache
         cache, uneven = moved.near / bulk, tiles.peak - 1
         if points.copy != "tma":
             # All multiprocessors are assumed to load as much as the busiest one.
-            cache = np.maximum(cache, each * moved.block * target.sms / bulk)
+            cache = np.maximum(cache, blocks_per_sm * moved.block * target.sms / bulk)
         life = cost.alone + self._waits(products, tiles, cost.alone)
         alone = results_of(tiles) * (moved.written / max(1, self.results)) / rates.store
-        drain = np.minimum(each / together * alone * target.sms, np.maximum(1, tiles.blocks) * alone)
+        drain = np.minimum(blocks_per_sm / together * alone * target.sms, np.maximum(1, tiles.blocks) * alone)
         return Times(
             start=self._start(tiles, True),
             memory=(moved.read + moved.written) / rates.memory,
             cache=cache,
-            compute=each * cost.compute + uneven * cost.compute,
-            shared=each * cost.shared,
+            compute=blocks_per_sm * cost.compute + uneven * cost.compute,
+            shared=blocks_per_sm * cost.shared,
             latency=(waves + uneven) * np.maximum(chain(work, tiles, target), life),
-            drain=drain + self._exchange(tiles, each),
+            drain=drain + self._exchange(tiles, blocks_per_sm),
             overlap=rates.overlap,
         )
 
-    def _exchange(self, tiles: Tiles, each: Ints) -> Floats | float:
+    def _exchange(self, tiles: Tiles, blocks_per_sm: Ints) -> Floats | float:
         """Returns the seconds in which the blocks of clusters exchange accumulators (`cluster_k`).
 
         Args:
@@ -276,7 +276,7 @@ class GpuModel(Model):
         if tiles.points.cluster_k == 1:
             return 0.0
         target, others = self.target, tiles.ranks - 1
-        return each * tiles.exchanged * others / tiles.ranks * target.sms / target.rates.peer
+        return blocks_per_sm * tiles.exchanged * others / tiles.ranks * target.sms / target.rates.peer
 
     def _waits(self, products: list[Matmul], tiles: Tiles, compute: Floats) -> Floats:
         """Returns the seconds that a block with matmuls waits for operands and for barriers.
@@ -291,7 +291,7 @@ class GpuModel(Model):
         """
         rates, info, points = self.target.rates, self.info, tiles.points
         free = info.free
-        inner = [{*p.reduction.indices, *(i for i in p.reduction.around if i not in free)} for p in products]
+        inner = [{*p.reduction.indices, *(i for i in p.reduction.outer_indices if i not in free)} for p in products]
         steps = tiles.trip_count(free) * largest((tiles.trip_count(indices) for indices in inner), tiles.rows)
         barrier = np.where(points.warps > 1, rates.barrier, rates.barrier / 2)
         wait = load = rates.latency + 2 * barrier
@@ -305,13 +305,17 @@ class GpuModel(Model):
             return steps * wait
         multiplied = {p.reduction.op for p in products}
         sums = [r for r in info.reductions for group in info.groups if r.op in group and not multiplied & {*group}]
-        before = total((tiles.trip_count({*r.indices, *r.around} - {*free}) for r in sums if r.outermost), tiles.rows)
+        before = total(
+            (tiles.trip_count({*r.indices, *r.outer_indices} - {*free}) for r in sums if r.outermost), tiles.rows
+        )
         return steps * wait + before * rates.latency
 
     def _computes_operands(self, products: list[Matmul]) -> bool:
         """Returns true if threads compute an operand of a matmul in every chunk, from loaded values."""
         inner = {p.reduction.op for p in self.matmuls}
-        return any(not loads_of(f, narrow=True) and not is_kept(f, inner) for p in products for f in p.factors)
+        return any(
+            not loads_of(f, narrow=True) and not uses_matmul_result(f, inner) for p in products for f in p.factors
+        )
 
 
 @contextmanager

@@ -14,15 +14,18 @@ from ....dialects.payload import element_bytes, element_type
 from ....target.model import REGISTERS, REGISTERS_PER_SM, Target, occupancy
 from ...analysis.async_copies import EPILOGUE_BUFFERS, EPILOGUE_ROW
 from ..legality import Violation
-from ..matmul import Matmul, is_kept, is_tf32, is_wide, loads_of
+from ..matmul import Matmul, is_tf32, is_wide, loads_of, uses_matmul_result
 from ..nest_info import NestInfo
 from ..points import Bools, Floats, Ints, Points, largest, product, total
 from ..tiles import Tiles
 from .arithmetic import PART_BYTES, is_promoted, on_tensor_cores, warp_tile
 
 BARRIER_BYTES, EXCHANGE_BYTES = 1024, 4096
-"""Bytes of shared memory of a kernel with TMA, in addition to its tiles: for mbarriers and alignment, and for these and
-the exchanges of other reductions."""
+"""Bytes of shared memory of a kernel with TMA, in addition to its tiles.
+
+The first number is for mbarriers and alignment. The second one replaces it in kernels with reductions other than
+matmuls, whose warps also exchange partial results.
+"""
 
 ROW_EXCHANGE_BYTES = 1024
 """Bytes of shared memory that warps exchange partial results in, in addition to a row cache."""
@@ -122,13 +125,13 @@ def _staged_bytes(info: NestInfo, tiles: Tiles, products: list[Matmul]) -> tuple
 
 
 def _row_registers(info: NestInfo, tiles: Tiles, target: Target, threads: Ints) -> tuple[Ints, Floats]:
-    """Returns two numbers of registers of a thread without matmuls: the minimum, and the number ptxas uses if it may.
+    """Returns the minimum registers of a thread without matmuls, and the number that ptxas uses if it has no limit.
 
-    The minimum is for the largest tile. More registers are used for bounds checks of single elements, and in loops over
-    tiles, where loads of the next tile are issued early.
+    The minimum holds the largest tile. Without a limit, ptxas takes more registers for bounds checks of single
+    elements, and in loops over tiles, where it issues loads of the next tile early.
     """
     use = target.registers
-    sets = [info.free, *({*r.around, *r.indices} for r in info.reductions)]
+    sets = [info.free, *({*r.outer_indices, *r.indices} for r in info.reductions)]
     held = largest((tiles.elements(indices) for indices in sets), tiles.rows) / threads
     sources = len({op.source for op in info.loads})
     walks = np.any([n > 1 for n in tiles.steps.values()], axis=0)
@@ -153,11 +156,11 @@ def _registers(
         sums = (_sums(p, tiles) * (1.0 if p.reduction.outermost else 1.5) for p in products)
         held = total(sums, tiles.rows) / (32 * points.warps)
         needed = held + _split_registers(tiles, products) + use.computing
-        counts, each = np.unique(points.warps, return_inverse=True)
-        most = np.array([consumer_registers(int(n)) for n in counts])[each]
+        counts, warp_group = np.unique(points.warps, return_inverse=True)
+        most = np.array([consumer_registers(int(n)) for n in counts])[warp_group]
     matmuls = {p.reduction.op for p in products}
     computed = {counted.op for counted in info.operations} - matmuls if products else set[Operation]()
-    sets = [r.around | set(r.indices) for r in info.reductions if r.op in computed]
+    sets = [r.outer_indices | set(r.indices) for r in info.reductions if r.op in computed]
     reduced = largest((use.rows + tiles.elements(indices) / threads for indices in sets), tiles.rows)
     return estimate, np.maximum(needed, reduced), most
 
@@ -253,7 +256,7 @@ def staged(tiles: Tiles, products: list[Matmul]) -> Staged:
     early, late, most = np.zeros(rows), np.zeros(rows), np.zeros(rows)
     for p, factor in ((p, f) for p in products for f in p.factors):
         tf32 = narrow and is_tf32(p, points.f32_matmul_precision)
-        if narrow and is_kept(factor, inner):
+        if narrow and uses_matmul_result(factor, inner):
             continue
         loads = loads_of(factor, narrow and not tf32)
         indices = info.dependence.of(factor)
@@ -271,7 +274,7 @@ def staged(tiles: Tiles, products: list[Matmul]) -> Staged:
 
 def reused_bytes(tiles: Tiles) -> Floats:
     """Returns the bytes of a row cache: all chunks of tensors that more than one loop of a block reads."""
-    info, kept, none = tiles.info, np.zeros(tiles.rows), np.zeros(tiles.rows, dtype=np.bool_)
+    info, cache_bytes, none = tiles.info, np.zeros(tiles.rows), np.zeros(tiles.rows, dtype=np.bool_)
     looped: list[Bools] = []
     for site in info.sites:
         several = {i: tiles.steps[i] > 1 for i in site.indices}
@@ -279,11 +282,11 @@ def reused_bytes(tiles: Tiles) -> Floats:
         looped.append(np.logical_or.reduce([none, *several.values()]) & ~np.logical_or.reduce([none, *unknown]))
     for n, site in enumerate(info.sites):
         first, shared = looped[n], none
-        for m in (m for m in site.alike if m != n):
+        for m in (m for m in site.similar if m != n):
             other = info.sites[m]
             same = looped[m] & tiles.same(site, other)
             first = first & ~same if m < n else first
             shared = shared | same if other.group != site.group else shared
         size = product((tiles.tile[i] * tiles.steps[i] for i in site.indices), tiles.rows)
-        kept += np.where(first & shared, size * element_bytes(site.op.source.type), 0)
-    return kept
+        cache_bytes += np.where(first & shared, size * element_bytes(site.op.source.type), 0)
+    return cache_bytes

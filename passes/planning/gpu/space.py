@@ -32,10 +32,10 @@ from ..matmul import (
     atom_depth,
     by_products,
     distinct,
+    is_contiguous_along_k,
     is_nested,
     is_tf32,
     is_wide,
-    lies_along_k,
     loads_of,
     may_be_narrow,
     may_be_rows,
@@ -87,7 +87,7 @@ ELEMENTS_PER_THREAD = (8, 16, 32, 64)
 """Numbers of elements of the largest tile that each thread holds."""
 
 MAX_ROW_ELEMENTS = 1 << 15
-"""Maximum number of elements of a tile of a reduction: about as much of one tensor as the registers of a block hold."""
+"""Maximum number of elements of a tile of a reduction: half of the 65,536 registers of a multiprocessor."""
 
 BEST_WARPS, BEST_ELEMENTS = 4, 16
 """Preferred warps of a block, and elements of a thread: one warp for each of the four partitions of a multiprocessor,
@@ -168,8 +168,8 @@ class _MatmulSpace(MatmulTiles):
     def on_tensor_cores(self, atom: str, able: list[Matmul], precision: str) -> Iterator[Schedule]:
         """Yields the schedules on tensor cores.
 
-        Of nested matmuls, a warp has whole rows if all of them use tensor cores. If some do not, the tiles are those
-        for CUDA cores.
+        If only some of several nested matmuls can use tensor cores, the tiles are those for CUDA cores. If all of them
+        can, a warp has whole rows of the result.
 
         Args:
             atom: `mma` or `wgmma`.
@@ -231,7 +231,7 @@ def row_plans(info: NestInfo, target: Target) -> list[Schedule]:
     cluster. Tiles that read whole 32-byte sectors are preferred if they occupy at least half of the multiprocessors.
     """
     tiles = [sizes for sizes in row_tiles(info, HEIGHTS, WIDTHS) if _largest(info, sizes) <= MAX_ROW_ELEMENTS]
-    twice = any(info.sites[m].group != site.group for site in info.sites for m in site.alike)
+    twice = any(info.sites[m].group != site.group for site in info.sites for m in site.similar)
     least, elements = _sectors(info)
     wide = [s for s in tiles if all(s.tile[i] >= n for i, n in least) and _largest(info, s) >= elements]
     ranks: dict[Schedule, tuple[int, ...]] = {}
@@ -293,19 +293,20 @@ def _row_plans(
         warps = max(1, tile // (LANES * held))
         if warps > MAX_WARPS:
             continue
-        again = twice and any(ranks * sizes.tile[i] < info.extents[i] for i in info.reduction_indices)
+        rereads = twice and any(ranks * sizes.tile[i] < info.extents[i] for i in info.reduction_indices)
         copies = sizes.elements(info.free) < LANES * warps * info.vector
         off = abs(warps.bit_length() - BEST_WARPS.bit_length())
         off += abs((tile // (LANES * warps)).bit_length() - BEST_ELEMENTS.bit_length())
         if all(ranks * sizes.tile[i] >= info.extents[i] for i in others) and not varies:
-            yield sizes.plan(warps, cluster=ranks), (again, ranks, 0, wasted, copies, off)
+            yield sizes.plan(warps, cluster=ranks), (rereads, ranks, 0, wasted, copies, off)
             continue
-        if not looped and not varies and too_long:  # every block reduces again
+        if not looped and not varies and too_long:
+            # Rows of the result are long, so several blocks share a row, and each of them repeats the reduction.
             yield sizes.plan(warps, cluster=ranks), (1, ranks, 0, wasted, copies, off)
-        for kept in (True, False) if may_keep else (False,):
-            row = "shared" if kept else "registers"
+        for cached in (True, False) if may_keep else (False,):
+            row = "shared" if cached else "registers"
             plan = sizes.plan(warps, serial=walked, cluster=ranks, cache_rows=row)
-            yield plan, (not kept, ranks, kept, wasted, copies, off)
+            yield plan, (not cached, ranks, cached, wasted, copies, off)
 
 
 def _clusters(info: NestInfo, target: Target, sizes: TileExtents) -> tuple[int, ...]:
@@ -351,9 +352,9 @@ def _set_square(sizes: TileExtents, other: SSAValue, order: list[SSAValue], elem
 
 
 def _snug(extent: int, most: int) -> int:
-    """Returns the largest tile extent along an index of `extent` values with at most 25 % padding (but 32 at least).
+    """Returns the largest tile extent, at most `most`, with which an index of `extent` values has at most 25 % padding.
 
-    `most`: maximum of the tile extent.
+    Extents up to 32 are not reduced further, even with more padding.
     """
     tile = min(most, pow2_at_least(extent))
     while tile > 32 and -(-extent // tile) * tile > extent + extent // 4:
@@ -496,20 +497,20 @@ def _loads_by_tma(products: list[Matmul], precision: str) -> bool:
     if precision == "bf16x3":
         # Threads split f32 operands, so TMA does not load them.
         loads = [(p, load) for p, load in loads if not is_wide(load)]
-    turned = any(is_tf32(p, precision) and not lies_along_k(p, load) for p, load in loads)
+    turned = any(is_tf32(p, precision) and not is_contiguous_along_k(p, load) for p, load in loads)
     return not turned and any(_is_box(load) for _, load in loads)
 
 
 def _is_box(load: LoadOp) -> bool:
     """Returns true if a load reads a rectangular tile of its tensor, whose rows start at multiples of `PITCH` bytes."""
     extents = extents_of(load.source.type)
-    known = [n for n in extents if isinstance(n, int)]
+    static_extents = [n for n in extents if isinstance(n, int)]
     results = load.map.data.results
     plain = all(isinstance(e, AffineDimExpr | AffineConstantExpr) for e in results)
-    if len(known) < len(extents) or not plain or load.symbols or not isinstance(results[-1], AffineDimExpr):
+    if len(static_extents) < len(extents) or not plain or load.symbols or not isinstance(results[-1], AffineDimExpr):
         return False
     size = element_bytes(load.source.type)
-    return all(prod(known[d:]) * size % PITCH == 0 for d in range(1, len(known)))
+    return all(prod(static_extents[d:]) * size % PITCH == 0 for d in range(1, len(static_extents)))
 
 
 def _may_cluster(info: NestInfo, points: Points, products: list[Matmul]) -> Bools:
@@ -517,9 +518,12 @@ def _may_cluster(info: NestInfo, points: Points, products: list[Matmul]) -> Bool
     tiles, loads = Tiles(info, points), [access_indices(op) for op in operand_loads(products)]
     along, count = tiles.neighbours()
     common = [i for i in along if any(i not in indices for indices in loads)]
-    known = all(isinstance(info.sizes[i], int) for i in info.free)
+    is_static = all(isinstance(info.sizes[i], int) for i in info.free)
     return (
-        (count % CLUSTER_BLOCKS == 0) & (points.split_k * points.cluster_k == 1) & tiles.any_of(along, common) & known
+        (count % CLUSTER_BLOCKS == 0)
+        & (points.split_k * points.cluster_k == 1)
+        & tiles.any_of(along, common)
+        & is_static
     )
 
 

@@ -12,7 +12,7 @@ from xdsl.ir import SSAValue
 from deplodock.dialects import make_context, payload, tile
 from deplodock.dialects.shapes.affine import Form, add
 from deplodock.dialects.support.parsing import parse_module
-from deplodock.passes.analysis.async_copies import RANK, Alike
+from deplodock.passes.analysis.async_copies import RANK, ClusterUniformity
 
 BODIES = {
     "plain": (
@@ -80,18 +80,18 @@ def test_forms_are_what_blocks_compute(name: str, size: int) -> None:
     )
     (kernel,) = module.ops
     assert isinstance(kernel, tile.KernelOp)
-    alike = Alike(kernel, size)
+    uniformity = ClusterUniformity(kernel, size)
     *outer, last = grid
     seen = set()
     for before in itertools.product(*map(range, outer)):
         for first in range(0, last, size):
             found = [values(kernel, [*before, first + rank]) for rank in range(size)]
             for value in found[0]:
-                form = alike.of(value)
+                form = uniformity.of(value)
                 ranks = form is not None and RANK.terms[0] in form.terms and same(add(form, RANK, -1))
-                seen.add("same" if alike.same(value) else "ranks" if ranks else "other")
+                seen.add("same" if uniformity.same(value) else "ranks" if ranks else "other")
                 for each in zip(*(f[value] for f in found), strict=True):
-                    if alike.same(value):
+                    if uniformity.same(value):
                         assert len(set(each)) == 1
                     elif ranks:
                         assert list(each) == list(range(each[0], each[0] + size))
