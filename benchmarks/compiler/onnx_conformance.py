@@ -83,8 +83,13 @@ def baked(case: Case, names: set[str]) -> ModelProto:
     model.CopyFrom(case.model)
     for value, array in zip(case.model.graph.input, case.inputs, strict=False):
         if value.name in names:
-            model.graph.initializer.append(numpy_helper.from_array(np.asarray(array), value.name))
+            model.graph.initializer.append(numpy_helper.from_array(elements(array), value.name))
     return model
+
+
+def elements(value: Any) -> np.ndarray[Any, Any]:
+    """Returns an input or an expected output of a test, which is an array or a tensor of ONNX, as an array."""
+    return numpy_helper.to_array(value) if isinstance(value, TensorProto) else np.asarray(value)
 
 
 def host_inputs(model: ModelProto) -> set[str]:
@@ -124,7 +129,7 @@ def run(case: Case, constants: set[str], executor: str) -> Sequence[Any]:
     file = f"{case.name}.onnx"
     module = OnnxModule(prepared(baked(case, constants), file), file)
     pairs = zip(case.model.graph.input, case.inputs, strict=False)
-    args = tuple(to_tensor(np.asarray(array)) for value, array in pairs if value.name not in constants)
+    args = tuple(to_tensor(elements(array)) for value, array in pairs if value.name not in constants)
     compiled = deplodock.compile(module, args, target="cpu", executor=executor)
     results = compiled(*args)
     return results if isinstance(results, tuple) else (results,)
@@ -136,7 +141,7 @@ def compare(case: Case, results: Sequence[Any]) -> tuple[str, str]:
     The tolerance is that of the test, and at least two roundings of the type of the result.
     """
     for n, (result, expected) in enumerate(zip(results, case.outputs, strict=False)):
-        actual, right = to_array(result), np.asarray(expected)
+        actual, right = to_array(result), elements(expected)
         if actual.dtype != right.dtype or actual.shape != right.shape:
             return "wrong", f"result {n} is {actual.dtype}{list(actual.shape)}, not {right.dtype}{list(right.shape)}"
         floats = actual.dtype.kind not in "iub"

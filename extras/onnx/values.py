@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 import ml_dtypes
 import numpy as np
 import torch
-from onnx import TensorProto, numpy_helper
+from onnx import TensorProto, helper, numpy_helper
 
 from ...errors import CompileError
 
@@ -46,7 +46,11 @@ DTYPES: dict[int, torch.dtype] = {
 """Number of an element type in ONNX -> the type of PyTorch."""
 
 NUMBERS = {dtype: number for number, dtype in DTYPES.items()}
-_BITS = {np.dtype(ml_dtypes.bfloat16): (np.int16, torch.bfloat16)}
+_BITS = {
+    np.dtype(ml_dtypes.bfloat16): (np.int16, torch.bfloat16),
+    np.dtype(ml_dtypes.float8_e4m3fn): (np.uint8, torch.float8_e4m3fn),
+    np.dtype(ml_dtypes.float8_e5m2): (np.uint8, torch.float8_e5m2),
+}
 """Element types that NumPy has by an extension -> the type of their bits, and the type of PyTorch."""
 
 
@@ -103,8 +107,9 @@ def to_tensor(array: HostArray) -> torch.Tensor:
 
 def to_array(tensor: torch.Tensor) -> HostArray:
     """Returns a tensor with values as a NumPy array."""
-    if tensor.dtype == torch.bfloat16:
-        return tensor.view(torch.int16).numpy().view(ml_dtypes.bfloat16)
+    for stored, (bits, dtype) in _BITS.items():
+        if tensor.dtype == dtype:
+            return tensor.view(DTYPES[helper.np_dtype_to_tensor_dtype(np.dtype(bits))]).numpy().view(stored)
     return tensor.numpy()
 
 

@@ -113,17 +113,31 @@ def bit_cast(x: Tensor, *, to: int) -> Tensor:
     return x.view(dtype_of(to))
 
 
+def converted(x: Tensor, dtype: torch.dtype, saturate: int) -> Tensor:
+    """Returns a tensor in another type.
+
+    Args:
+        x: the tensor.
+        dtype: the type.
+        saturate: whether numbers beyond the range of an 8-bit float become its limits, and not infinite or NaN.
+    """
+    if saturate and dtype.is_floating_point and dtype.itemsize == 1:
+        limit = torch.finfo(dtype).max
+        x = x.clamp(-limit, limit)
+    elif dtype == torch.float8_e4m3fn:
+        # PyTorch saturates this type. 464 is the middle between its largest number, 448, and the next one, 480.
+        x = torch.where(x.abs() > 464, torch.full_like(x, float("nan")), x)
+    return x.to(dtype)
+
+
 @rule("Cast")
 def cast(x: Tensor, *, to: int, saturate: int = 1, round_mode: str = "up") -> Tensor:
-    dtype = dtype_of(to)
-    if not saturate and dtype.is_floating_point and dtype.itemsize == 1:
-        refuse("casts to 8-bit floats saturate here; saturate = 0 is not supported")
-    return x.to(dtype)
+    return converted(x, dtype_of(to), saturate)
 
 
 @rule("CastLike")
 def cast_like(x: Tensor, y: Tensor, *, saturate: int = 1, round_mode: str = "up") -> Tensor:
-    return x.to(y.dtype)
+    return converted(x, y.dtype, saturate)
 
 
 @rule("Clip")
