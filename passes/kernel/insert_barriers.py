@@ -5,7 +5,8 @@ whose `Access` conflicts with one of them gets a `Wait` before it: a barrier, an
 
 Three kinds of accesses are asynchronous:
 
-- `kernel.copy_async` (cp.async) writes shared memory; the write counts once its thread has passed `kernel.async_wait`.
+- `kernel.copy_async` (cp.async) writes shared memory. Its own thread sees the data after `kernel.async_wait`, other
+  threads after a further barrier.
 - `kernel.tma_store` reads shared memory until its bulk group has been waited for (`kernel.bulk_wait`).
 - `kernel.wgmma` and `kernel.tma_store` read through the asynchronous proxy, which sees the stores of threads only after
   `kernel.fence_async`.
@@ -337,7 +338,7 @@ class _Placement:
             program.block.add_ops(kernel.ClusterBarrierOp() for _ in range(most - len(waits)))
 
     def _tracked(self, accesses: Iterable[Access]) -> Ages:
-        """Returns `accesses` as an addition to `cluster_pending`; empty if the kernel uses no other block's memory."""
+        """Returns `accesses` with age 0, for `State.cluster_pending`; empty if blocks access only their own memory."""
         return dict.fromkeys(accesses, 0) if self.clustered else {}
 
     def _visit(self, op: Operation, accesses: list[Access], state: State) -> State:

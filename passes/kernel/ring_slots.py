@@ -37,9 +37,10 @@ Offset = SSAValue | int | None
 class RingSlot:
     """Slot of a circular buffer that an operation accesses.
 
-    offset, size  in elements
-    cells         key of the elements that each thread accesses relative to the slot, or None if they are unknown or
-                  differ between slots; accesses with equal keys are by the same thread for each element
+    offset  offset of the slot in the buffer, in elements
+    size    size of the slot in elements
+    cells   key of the access pattern: which elements of a slot each thread accesses. If two accesses have equal keys,
+            each element is accessed by the same thread in both. None if the pattern is unknown or differs between slots
     """
 
     offset: Offset
@@ -158,8 +159,14 @@ def renamings(loop: scf.ForOp) -> LoopRenamings:
 
 
 def _slots_of(loop: scf.ForOp, rotation: Sequence[SSAValue]) -> Sequence[SSAValue]:
-    """Returns the carried values of `loop` that form `rotation`, or that initialise it if it is in a nested loop. Empty
-    if there are none."""
+    """Returns the carried values of `loop` that belong to a rotation; empty if there are none.
+
+    If a nested loop carries the rotation, these are its initial values.
+
+    Args:
+        loop: the loop.
+        rotation: offsets that `loop`, or a loop nested in it, carries.
+    """
     slots = [v for v in rotation if isinstance(v, BlockArgument) and v.index]
     if not slots or len(slots) < len(rotation) or slots[0].owner is loop.body.block:
         return slots

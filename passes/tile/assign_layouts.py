@@ -40,7 +40,7 @@ from ..rewriting import insert_after, insert_before, replace, retype
 
 
 class AssignLayoutsPass(TilePass):
-    """Assigns a layout to every tile, which tells the thread and register of each element.
+    """Assigns a layout to every tile, which determines the thread and register of each element.
 
     ```mlir
     %x = tile.load %X[%i, d0] : memref<8x128xf32> -> tensor<128xf32>
@@ -195,11 +195,15 @@ def _slice(c: TileClass, classes: Classes, layouts: dict[int, Linear]) -> Linear
 
 
 def _preferences(c: TileClass, classes: Classes, single_thread: bool) -> list[Preference]:
-    """Returns the preferences of the accesses of `c`, or those of the tiles it is broadcast from or reduced to if it
-    has no accesses.
+    """Returns the preferences that decide the layout of a class.
 
-    Atomic accesses are slower, so if there are any, only theirs count. If the block is one thread (`single_thread`),
-    only contiguous ones do.
+    The preferences of atomic accesses come first, as these are the slowest. Without atomic accesses all accesses of `c`
+    count. A class without accesses inherits the preferences of the tiles that it is broadcast from or reduced to.
+
+    Args:
+        c: the class.
+        classes: all classes of the kernel.
+        single_thread: whether the block is one thread. Then atomic accesses that are not contiguous are like others.
     """
     atomic = [preference(a) for a in c.accesses if isinstance(a, tile.AtomicRmwOp)]
     accessed = [wish for wish in atomic if wish.contiguous or not single_thread] or [preference(a) for a in c.accesses]

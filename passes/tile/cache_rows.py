@@ -76,8 +76,16 @@ class CacheRowsPass(TilePass):
             self.decline(op, "no two loops load the same tiles")
 
     def _reuse(self, first: _First, load: tile.LoadOp, enabled: bool) -> bool:
-        """Returns true if `load` loads the same tiles as the earlier load `first`. If `enabled` and the loads are in
-        different loops, `load` then reads the row buffer. Returns false too if caching is not enabled."""
+        """Lets `load` read the row buffer of the earlier load `first` if both load the same tiles in different loops.
+
+        Args:
+            first: the earlier load.
+            load: the later load, which is replaced.
+            enabled: whether the schedule caches rows. If not, `load` is not changed, and a remark reports it.
+
+        Returns:
+            True if `load` was replaced, or if `cse` can merge the two loads, so that nothing remains to be done.
+        """
         loops = first.same_tiles(load)
         if loops is None:
             return False
@@ -92,7 +100,7 @@ class CacheRowsPass(TilePass):
 
 
 Loops = Sequence[scf.ForOp]
-"""Loops around an op, outermost first."""
+"""Loops around an operation, outermost first."""
 
 
 @dataclass

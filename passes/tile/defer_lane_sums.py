@@ -112,11 +112,12 @@ def _row_sum(loop: scf.ForOp, position: int) -> _RowSum | None:
 
 
 def _columns(terms: tile.ReduceOp) -> Linear | None:
-    """Returns the layout of the leading columns of the source of `terms` that all lanes of a row cover together once.
+    """Returns the layout of a tile with the fewest leading columns such that each lane of a row holds some of them.
 
-    They are 8 columns for an mma accumulator, where each of 4 lanes holds 2 neighbours.
+    In an mma accumulator 4 lanes hold a row, 2 neighbouring columns each. So the tile has 8 columns, and each lane adds
+    its elements of the other columns to them.
 
-    Returns None if the reduction needs no shuffles, or needs an exchange between warps.
+    Returns None if the reduction `terms` needs no shuffles, or needs an exchange between warps.
     """
     layout, dims = linear_of(terms.source.type), terms.dims.get_values()
     plan = None if layout is None or len(dims) != 1 else layout.reduction(dims)

@@ -79,16 +79,21 @@ class PipelineLoadsPass(TilePass):
 
 @dataclass
 class _Pipeline:
-    """Rewriting of one loop, whose `copies` get `stages` stages."""
+    """Rewriting of one loop.
+
+    loop    the loop
+    copies  loads that become asynchronous copies
+    stages  number of chunks in shared memory; copies are issued `stages - 1` iterations early
+    """
 
     loop: scf.ForOp
     copies: list[Copy]
     stages: int
 
     def build(self) -> None:
-        ahead, old = self.stages - 1, self.loop
-        # Stage -> the tiles of all copies.
-        first = [self._ahead(old, old.lb, stage, inside=False) for stage in range(ahead)]
+        distance, old = self.stages - 1, self.loop
+        # first[i] has the tiles of iteration i, one for each copy.
+        first = [self._ahead(old, old.lb, stage, inside=False) for stage in range(distance)]
         carried = [tiles[c] for c in range(len(self.copies)) for tiles in first]
         body = old.body.block
         args = [body.insert_arg(value.type, len(body.args)) for value in carried]
@@ -99,23 +104,32 @@ class _Pipeline:
         start, last = body.first_op, body.last_op
         assert start is not None
         assert isinstance(last, scf.YieldOp)
-        if ahead:
-            arrived = self._await(start, args[::ahead])
-            newest = self._ahead(start, body.args[0], ahead, inside=True)
+        if distance:
+            arrived = self._await(start, args[::distance])
+            newest = self._ahead(start, body.args[0], distance, inside=True)
         else:
             newest = self._insert(start, body.args[0], None)
             arrived = self._await(start, newest)
         # Each carried tile takes the position of the next older tile.
         shifted: list[SSAValue] = []
-        for c, tile_in in enumerate(newest if ahead else ()):
-            shifted += [*args[c * ahead + 1 : (c + 1) * ahead], tile_in]
+        for c, tile_in in enumerate(newest if distance else ()):
+            shifted += [*args[c * distance + 1 : (c + 1) * distance], tile_in]
         replace(last, scf.YieldOp(*last.operands, *shifted))
         for copy, value in zip(self.copies, arrived, strict=True):
             copy.stage.result.replace_all_uses_with(value)
 
     def _ahead(self, before: Operation, at: SSAValue, stages: int, *, inside: bool) -> list[SSAValue]:
-        """Inserts the copies of the iteration `stages` after iteration `at`, before the operation `before`. They have a
-        predicate if that iteration may not exist. Returns the tiles."""
+        """Inserts the copies of a later iteration, with a predicate if that iteration may not exist.
+
+        Args:
+            before: operation before which the copies are inserted.
+            at: counter of the current iteration, or start of the loop.
+            stages: number of iterations between the current iteration and that of the copies.
+            inside: whether the copies are in the loop.
+
+        Returns:
+            The tiles.
+        """
         first, step = constant_index(at), constant_index(self.loop.step)
         assert step is not None
         distance = arith.ConstantOp.from_int_and_width(stages * step + (first or 0), IndexType())

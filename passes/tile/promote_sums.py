@@ -175,7 +175,11 @@ def _divide(loop: scf.ForOp, length: int, step: int, sums: Sequence[int], memory
 
 
 class _AccumulatorBuffer:
-    """Row buffer in shared memory for one accumulator tile of the type of `sums`."""
+    """Shared memory for one accumulator tile: a row buffer (`tile.row_buffer`) with one slot.
+
+    Args:
+        sums: an accumulator, for its type.
+    """
 
     def __init__(self, sums: SSAValue) -> None:
         self.type = sums.type

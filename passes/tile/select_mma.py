@@ -154,14 +154,14 @@ def _rewrite_in_parts(dot: tile.DotOp, narrow: Attribute, atom: str) -> None:
         _rewrite(dot, narrow, atom)
         return
     ops: list[Operation] = []
-    left, right = (
+    lhs_parts, rhs_parts = (
         [_narrowed(v, narrow, ops)] if whole else parts_of(v) or split_in_parts(v, ops)
         for v, whole in zip((dot.lhs, dot.rhs), exact, strict=True)
     )
-    pairs = [(i, j) for i in range(len(left)) for j in range(len(right)) if i + j < PARTS]
+    pairs = [(i, j) for i in range(len(lhs_parts)) for j in range(len(rhs_parts)) if i + j < PARTS]
     acc = dot.acc
     for i, j in sorted(pairs, key=lambda pair: (-sum(pair), pair)):
-        product = tile.DotOp(left[i], right[j], acc)
+        product = tile.DotOp(lhs_parts[i], rhs_parts[j], acc)
         product.properties["atom"] = StringAttr(atom)
         product.result.name_hint = dot.result.name_hint
         ops.append(product)

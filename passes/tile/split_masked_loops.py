@@ -1,9 +1,10 @@
 """`tile-split-masked-loops`: peels the iterations of a loop in which a mask has the same value for the whole tile.
 
-A *condition* is a comparison, or one bound of the domain of a load or store. It is read as an integer *form*
-(`dialects/shapes/affine.py`): a linear expression in the position in the tile (dims), scalars that are constant in the
-loop (symbols), and the loop counter. If the form is negative or zero for all positions, the answer of the condition is
-known. This holds for all iterations from some number on, or up to some number: the `Region` of the answer.
+A *condition* is a comparison, or one bound of the domain of a load or store. Its *answer* is true or false. The
+condition is read as an integer *form* (`dialects/shapes/affine.py`): a linear expression in the position in the tile
+(dims), scalars that are constant in the loop (symbols), and the loop counter. The answer is the same for the whole tile
+if the form is at most 0 at all positions. This holds up to some iteration, or from some iteration on: the `Region` of
+the answer. For example `d0 + k * 64 < 1000`, with d0 < 64, is true for the whole tile in the iterations k < 15.
 """
 
 from __future__ import annotations
@@ -165,12 +166,12 @@ class Regions:
 
     @staticmethod
     def _range(value: Scalar) -> tuple[int, int] | None:
-        found = (value.minimum, value.maximum + 1) if isinstance(value, SymbolAttr) else range_of_value(value)
-        return found if isinstance(found, tuple) else None
+        bounds = (value.minimum, value.maximum + 1) if isinstance(value, SymbolAttr) else range_of_value(value)
+        return bounds if isinstance(bounds, tuple) else None
 
     def _symbol(self, value: Scalar) -> Form:
-        for i, known in enumerate(self.scalars):
-            if known is value or (isinstance(value, SymbolAttr) and known == value):
+        for i, scalar in enumerate(self.scalars):
+            if scalar is value or (isinstance(value, SymbolAttr) and scalar == value):
                 return symbol(i)
         self.scalars.append(value)
         return symbol(len(self.scalars) - 1)
@@ -190,9 +191,9 @@ class Regions:
         shape = shape_of(op.lhs.type)
         reader = _Reader(self, shape)
         dims = tuple(range(len(shape)))
-        if (found := reader.all((op.lhs, op.rhs), dims)) is None:
+        if (operands := reader.all((op.lhs, op.rhs), dims)) is None:
             return
-        difference = add(found[0], found[1], -1)
+        difference = add(operands[0], operands[1], -1)
         for answer, form in answers(op.predicate.data, difference):
             if (region := self._region(form, reader.simplifier)) is not None:
                 yield answer, region
@@ -218,12 +219,12 @@ class Regions:
         bounds = simplifier.interval(form)
         if bounds is not None and bounds[1] <= 0:
             return Region()
-        factor, highest, rest = 0, form.constant, dict[Atom, int]()
+        factor, highest, scalar_terms = 0, form.constant, dict[Atom, int]()
         for atom, coefficient in form.terms:
             if atom == self.counter:
                 factor = coefficient
             elif all(a[0] == SYM and a != self.counter for a in Form(((atom, 1),), 0).atoms()):
-                rest[atom] = coefficient
+                scalar_terms[atom] = coefficient
             elif all(a[0] == DIM for a in Form(((atom, 1),), 0).atoms()):
                 within = simplifier.interval(Form(((atom, coefficient),), 0))
                 if within is None:
@@ -234,7 +235,7 @@ class Regions:
                 return None
         if factor == 0:
             return None
-        total = Form(tuple(sorted(rest.items())), highest)
+        total = Form(tuple(sorted(scalar_terms.items())), highest)
         # factor * counter + total <= 0
         if factor > 0:
             return Region(stops=frozenset((add(simplifier.floordiv(scale(total, -1), factor), constant(1)),)))
@@ -272,7 +273,7 @@ _ARITHMETIC: dict[type[Operation], Callable[[int, int], int]] = {
 
 @dataclass
 class _Sample:
-    """One sample: an assignment of values to the scalars of a kernel.
+    """Sample of a kernel: an assignment of values to its scalars.
 
     number  index of the sample
     values  scalar -> its value in this sample
@@ -304,7 +305,7 @@ class _Sample:
             case Operation() if type(op) in _ARITHMETIC:
                 return _ARITHMETIC[type(op)](*(self.of(v) for v in op.operands))
             case _:
-                # A value of the range, independent of those of other scalars.
+                # Other scalars are independent: each one gets a random value of its range.
                 bounds = range_of_value(value)
                 lo, hi = bounds if isinstance(bounds, tuple) else (0, ASSUMED_RANGE)
                 self.leaves += 1
@@ -409,7 +410,7 @@ class _Splitting:
         bounded: dict[Access, list[int]] = {}
         for i, ops in enumerate(walked):
             for condition, value, region in self.chosen.answers:
-                # Iterations before the unmasked part are also below all stops.
+                # The answer also holds in the parts before the unmasked part, unless its region has a start.
                 if i == middle or region.is_whole or (i < middle and not region.starts):
                     op = ops[positions[condition.op]]
                     if isinstance(op, payload.CmpOp):

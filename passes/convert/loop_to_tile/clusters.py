@@ -32,8 +32,11 @@ class ClusterReducer(Reducer):
         self.ranks = dict.fromkeys(shared.indices, (rank, shared.ranks))
 
     def nest(self, ops: Sequence[Operation]) -> None:
-        """Lowers the operations of a nest. If blocks have parts of its results along a free index, reductions over
-        whole tiles come first. Then each block has its part of their results, and computes the rest for it."""
+        """Lowers the operations of a nest.
+
+        With `cluster_k` (`shared.part`), each block first computes partial results of the reductions over whole tiles.
+        The blocks exchange them, so that each has the results of its part, and computes the other operations for it.
+        """
         if self.shared.part is None:
             self.body(ops)
             return
@@ -62,7 +65,7 @@ class ClusterReducer(Reducer):
         return self._finish(op, values, (peer,))
 
     def staged(self, op: loop.StagedReduceOp) -> None:
-        """Lowers a staged reduction; its results are computed from the parts of the blocks, if they share it."""
+        """Lowers a staged reduction. If the blocks share it, their partial results are combined."""
         first, e = op.stage_ops[0] if op.stage_ops else None, self.emitter
         if first is None or not self._is_shared(first) or 0 in first.sizes:
             super().staged(op)

@@ -68,7 +68,7 @@ class Reducer:
                 self.emitter.scalar_op(op)
 
     def _hoisted(self, op: Operation) -> AbstractContextManager[None]:
-        """Opens loops for `op` around the loops that are open, where its operands allow."""
+        """Returns a context that closes the open loops on which `op` does not depend, so that `op` is computed once."""
         return self.emitter.at(self._depth(op)) if self.emitter.depth else nullcontext()
 
     # Depths and dimensions
@@ -274,7 +274,7 @@ class Reducer:
         return Tile(dot.result, dims, depth)
 
     def _finish(self, op: loop.ReduceOp, value: Tile, reduced_dims: Sequence[Dim]) -> Tile:
-        """Emits the reduction of `value` along the dimensions `own`, and returns its result."""
+        """Emits the reduction of `value` along `reduced_dims`, and returns its result."""
         e = self.emitter
         e.location = location_of(op)
         reduced_dims = [d for d in reduced_dims if d.tile > 1]

@@ -133,7 +133,7 @@ def gathered_from_warps(
     Args:
         out: the lowering.
         value: registers of the own warp.
-        kept: layout of `value`.
+        layout: layout of `value`.
         warps: bits of the warp's number; the values of all warps that differ only in these bits are gathered.
         hint: name of the shared buffer.
 
