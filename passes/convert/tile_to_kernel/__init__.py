@@ -129,9 +129,9 @@ def lower_slice(out: Lowering, op: tile.SliceOp) -> SSAValue:
 
 @lowers(scf.ForOp)
 def lower_for(out: Lowering, op: scf.ForOp) -> None:
-    """Lowers a loop, which carries the values of its `LoopState`s in place of the tiles that copies are filling.
+    """Lowers a loop. It also carries the values of its `LoopState`s, but not the values that they drop.
 
-    Such values are, for example, offsets in circular buffers.
+    A carried tile that copies are filling becomes the offset of a slot.
     """
     if tile.StageAsyncOp not in out.kinds and any(tile.is_in_shared(v.type) for v in op.iter_args):
         raise refused(op, "carries a tile in shared memory that no pipeline of copies brings")

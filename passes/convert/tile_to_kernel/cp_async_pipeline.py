@@ -238,7 +238,7 @@ def await_copies(out: Lowering, op: tile.AwaitOp) -> None:
 
 
 class Carried(LoopState):
-    """State of a loop with `cp.async` pipelines: offsets of slots instead of carried tiles.
+    """State of a loop with `cp.async` pipelines: the free slots. The carried tiles become offsets of the other slots.
 
     Rings with equal numbers and sizes of slots rotate together and have equal offsets. So only the offsets of the first
     one, the leader, are carried. The followers use the values of their leader.
@@ -279,7 +279,7 @@ class Carried(LoopState):
         return [self.out.value(slot) for slot in slots]
 
     def close(self) -> None:
-        """Emits a wait for no outstanding copies, by which later passes see that the memory may be reused."""
+        """Waits for all copies unless another loop continues them, so that later passes may reuse the memory."""
         if self.out.state(Rings).drains(self.op):
             self.out.add_op(kernel.AsyncWaitOp(0))
 

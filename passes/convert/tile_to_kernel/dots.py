@@ -39,7 +39,7 @@ def lower_dot(out: Lowering, op: tile.DotOp) -> SSAValue:
 
 
 def _panel(out: Lowering, op: tile.DotOp) -> SSAValue:
-    """Emits a dot of matrices that a single thread holds; `kernel.panel_fma` takes them row by row."""
+    """Emits a dot of matrices that a single thread holds; `kernel.panel_fma` takes them in row-major order."""
 
     def by_rows(value: SSAValue) -> SSAValue:
         layout = out.layout(value)

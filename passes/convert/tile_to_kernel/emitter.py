@@ -415,10 +415,9 @@ def lowers(*kinds: type[Operation]) -> Callable[[_Rule], _Rule]:
 
 
 class LoopState(ABC):
-    """Values that a lowered loop carries for the outstanding copies of a pipeline.
+    """Additional values that a lowered loop carries for the outstanding copies of a pipeline.
 
-    The loop at the tile level may carry tiles that copies are filling. The lowered loop carries their positions in
-    circular buffers instead.
+    Such values are positions in circular buffers, such as the slot that receives the next copy.
 
     Attributes:
         dropped: numbers of the values carried at the tile level that the lowered loop does not carry.
