@@ -1,9 +1,15 @@
-"""Execute a program after every pass, on the same inputs, and name the first pass that changed the answer.
+"""Executes a program after every pass, on the same inputs, and reports the first pass that changed the results.
 
-Exactly, in the exact domain, which structural mistakes cannot slip through; and in the program's own types, against
-float64, with a tolerance that comes from the rounding of the first version and the length of the reductions. A third
-run, on inputs that are much larger, has to stay finite wherever the first version does. Sizes known at run time are
-small primes, which no tile divides.
+A version of the program is the module after one pass. The first version below the torch level is the reference. Each
+later version is executed three times:
+
+- in the exact domain (`interpreter/exact.py`). The results must be equal bit by bit, which catches every wrong index,
+  mask or rescaling;
+- in the element types of the program, against float64 results of the reference. The tolerance depends on the rounding
+  error of the reference and the length of the reductions;
+- on inputs 1024 times as large. The results must be finite where those of the reference are.
+
+Sizes known at run time only are set to small primes, which no tile size divides.
 """
 
 from __future__ import annotations
@@ -30,36 +36,44 @@ from .interpreter.running import storage
 from .reference import DomainName, run
 
 MAX_FLOPS = 4_000_000_000
-"""Programs with more float operations are not checked: each would take longer than about ten seconds a pass."""
+"""Limit of float operations for a checked program. More would take longer than about ten seconds per pass."""
 
-_LOUD = 1024.0
-"""By how much inputs are scaled to see whether a version overflows that did not before: a softmax whose maximum is
-wrong gives the same answer, until it does."""
+_LARGE_INPUT_SCALE = 1024.0
+"""Factor of the inputs in the overflow check. For example, a softmax that subtracts a wrong maximum is correct on small
+inputs and overflows on large ones."""
 
 _CHUNK = 3
-"""Iterations a chunk when staged reductions are checked in pieces; no power of two, so that there is a tail."""
+"""Iterations per chunk in the second check of staged reductions. It is no power of two, so that the last chunk is
+partial."""
 
-_SYNCHRONISES = "kernel-insert-barriers"
-"""The pass after which a kernel may no longer have races; before it, barriers and fences are not there yet."""
+_BARRIER_PASS = "kernel-insert-barriers"
+"""Pass that inserts barriers and fences. Races are errors after it, and expected before it."""
 
 _RACES = ("race", "fence")
-"""What the emulator finds of a kernel without them."""
+"""Kinds of emulator findings that mean a missing barrier or fence."""
 
 
 def make_inputs(types: Iterable[Attribute], seed: int = 0, sizes: Sizes | None = None, most: int = 4) -> list[Array]:
-    """Returns random arguments of some types, where symbols have the values `sizes`: floats normal, integers from 0 to
-    below `most` (they may be indices), booleans."""
+    """Returns random arrays of the argument types of a program.
+
+    Args:
+        types: tensor, memref or scalar types.
+        seed: seed of the random generator.
+        sizes: values of the symbols in the types; None if the types have none.
+        most: exclusive upper bound of integers. It is small, because integers may be used as indices. Floats are
+            normally distributed.
+    """
     rng = np.random.default_rng(seed)
-    found: list[Array] = []
+    inputs: list[Array] = []
     for t in types:
         dtype, shape = storage(t, sizes)
         if dtype == np.bool_:
-            found.append(rng.integers(0, 2, shape).astype(np.bool_))
+            inputs.append(rng.integers(0, 2, shape).astype(np.bool_))
         elif dtype.kind in "iu":
-            found.append(rng.integers(0, min(most, np.iinfo(dtype).max), shape).astype(dtype))
+            inputs.append(rng.integers(0, min(most, np.iinfo(dtype).max), shape).astype(dtype))
         else:
-            found.append(rng.standard_normal(shape).astype(np.float32).astype(dtype))
-    return found
+            inputs.append(rng.standard_normal(shape).astype(np.float32).astype(dtype))
+    return inputs
 
 
 def _is_float(array: Array) -> bool:
@@ -67,12 +81,12 @@ def _is_float(array: Array) -> bool:
 
 
 def is_kernel_level(module: ModuleOp) -> bool:
-    """Returns true if `@main` works on buffers, as at the kernel level."""
+    """Returns true if the program is at the kernel level, where the arguments of `@main` are buffers."""
     return any(isinstance(t, MemRefType) for t in main_function(module).function_type.inputs)
 
 
 def input_types(module: ModuleOp) -> list[Attribute]:
-    """Returns the types of the inputs of `@main`; at the kernel level results are arguments, too."""
+    """Returns the argument types of `@main`, without the result buffers that are arguments at the kernel level."""
     types = list(main_function(module).function_type.inputs)
     if is_kernel_level(module):
         from .host.launch_plan import make_plan
@@ -81,19 +95,24 @@ def input_types(module: ModuleOp) -> list[Attribute]:
     return types
 
 
-def interpreted(
+def interpret(
     module: ModuleOp, inputs: list[Array], domain: DomainName | ExactDomain, chunk: int | None = None
 ) -> list[Array]:
-    """Returns the results of a module below the torch level, from the interpreter of its level.
+    """Executes a program in the reference interpreter or, at the kernel level, in the simulator.
 
     Args:
         module: program at the tensor, loop, tile or kernel level.
-        inputs: arrays of the types of its inputs.
-        domain: `typed` for its own types, `real` for float64, or an exact domain.
-        chunk: iterations in which staged reductions are computed; None computes them at once.
+        inputs: arrays of the types `input_types(module)`.
+        domain: number representation: `typed` for the element types of the program, `real` for float64, `exact` or
+            an exact domain for residues.
+        chunk: iterations per chunk of a staged reduction, or None to compute each stage over its whole range.
+            Ignored at the kernel level.
+
+    Returns:
+        The results of `@main`, in the representation of `domain`.
 
     Raises:
-        ExecutionError: for a finding of the simulator, which runs the kernel level.
+        ExecutionError: if an op cannot be executed, or the simulator reports an error.
     """
     if not is_kernel_level(module):
         return run(module, inputs, domain, chunk=chunk)
@@ -105,7 +124,7 @@ def interpreted(
 
 
 def is_executable(module: ModuleOp) -> bool:
-    """Returns true if the program is below the torch level, which only PyTorch executes."""
+    """Returns true if the program has no ops of the torch dialect, which the interpreters do not execute."""
     return not any(op.name.startswith("torch.") for op in module.walk())
 
 
@@ -116,12 +135,14 @@ def reduction_length(module: ModuleOp, sizes: Sizes | None = None) -> int:
 
 
 TF32_ROUNDED, TF32_CUT = 2.0**-11, 2.0**-10
-"""The relative error of an f32 that is rounded to tf32, and of one whose last bits are left out."""
+"""Relative errors of converting f32 to tf32 by rounding to nearest, and by truncation."""
 
 
-def factor_roundoff(module: ModuleOp) -> float:
-    """Returns the largest relative error of an operand that tensor cores take as tf32, at the tile or the kernel
-    level."""
+def operand_roundoff(module: ModuleOp) -> float:
+    """Returns the largest relative error of converting a tensor core operand from f32 to tf32, or 0 without any.
+
+    It looks at matrix instructions of the tile and kernel levels.
+    """
     return max((_roundoff(op) for op in module.walk()), default=0.0)
 
 
@@ -129,8 +150,8 @@ def _roundoff(op: Operation) -> float:
     if isinstance(op, tile.DotOp) and op.atom is not None and isinstance(element_type(op.lhs.type), Float32Type):
         return TF32_ROUNDED if op.atom.data == "mma" else TF32_CUT
     if isinstance(op, kernel.MmaOp) and isinstance(element_type(op.lhs.type), Float32Type):
-        factors = (op.lhs.owner, op.rhs.owner)
-        return TF32_ROUNDED if all(isinstance(f, RoundTf32Op) for f in factors) else TF32_CUT
+        producers = (op.lhs.owner, op.rhs.owner)
+        return TF32_ROUNDED if all(isinstance(producer, RoundTf32Op) for producer in producers) else TF32_CUT
     if isinstance(op, tile.DotAsyncOp) and isinstance(element_type(op.lhs.type), Float32Type):
         return TF32_CUT
     return TF32_CUT if isinstance(op, kernel.WgmmaOp) and isinstance(op.element, Float32Type) else 0.0
@@ -141,23 +162,38 @@ _UNIT_ROUNDOFF = {row.numpy: row.roundoff for row in DTYPES.values() if row.frac
 
 @dataclass(frozen=True)
 class _Answer:
-    """The results of the first executable version, in three domains."""
+    """Results of the reference, which is the first executable version.
+
+    Fields:
+        exact: results in the exact domain.
+        real: results in float64.
+        typed: results in the element types of the program.
+        large: results in the element types, for the inputs scaled by `_LARGE_INPUT_SCALE`.
+        length: number of terms of the longest reduction.
+    """
 
     exact: list[Array]
     real: list[Array]
     typed: list[Array]
-    loud: list[Array]
+    large: list[Array]
     length: int
 
 
 class Checker:
     """Compares versions of one program: `Checker(module)`, then `after(pass_name, module)` after each pass.
 
-    `seed` picks the inputs. A program at the torch level is not executed; its first version below is what later ones
-    are compared with. The `domain` `float` leaves the exact domain out, for passes that use laws that it does not know.
-    From the pass that places barriers on, or from the first version without any, the emulator looks for races, where a
-    host compiler is there for it.
-    Raises ExecutionError for a program with more than `max_flops` operations.
+    At the kernel level the emulator also looks for races, if a host compiler is installed. Races are errors after the
+    pass that inserts barriers, and after the first version without a race.
+
+    Args:
+        module: program before the first pass. It may be at the torch level, where it is not executed yet.
+        seed: seed of the random inputs.
+        max_flops: limit of float operations.
+        domain: `float` skips the exact domain, for passes that use identities it does not know, such as
+            `exp(log(x)) = x`.
+
+    Raises:
+        ExecutionError: if the program has more than `max_flops` float operations.
     """
 
     def __init__(
@@ -171,15 +207,15 @@ class Checker:
         self.max_flops, self.domain = max_flops, domain
         self.sizes = sample_sizes(main_function(module))
         self.inputs = make_inputs(input_types(module), seed, self.sizes)
-        self.loud = [a * np.asarray(_LOUD, a.dtype) if _is_float(a) else a for a in self.inputs]
+        self.large_inputs = [a * np.asarray(_LARGE_INPUT_SCALE, a.dtype) if _is_float(a) else a for a in self.inputs]
         self.text = ""
         self.checked = 0
-        """Versions after the first that were executed."""
+        """Number of versions after the reference that were executed."""
         self.answer: _Answer | None = None
         self.synchronised = False
-        self.unjudged = ""
-        """Why races were not looked for."""
-        self.factors = 0.0
+        self.race_note = ""
+        """End of the summary if races were not looked for: the reason."""
+        self.operand_error = 0.0
         self.exact = ExactDomain()
         self.opaque = set[str]()
         self._start(module)
@@ -191,13 +227,13 @@ class Checker:
         flops = count_flops(main_function(without_calls(module)), self.sizes)
         if flops > self.max_flops:
             raise ExecutionError(f"too large to execute after each pass: {flops:.1e} float operations; shrink it")
-        exact, real, typed = (interpreted(module, self.inputs, d) for d in (self.exact, "real", "typed"))
-        loud = interpreted(module, self.loud, "typed")
+        exact, real, typed = (interpret(module, self.inputs, d) for d in (self.exact, "real", "typed"))
+        large = interpret(module, self.large_inputs, "typed")
         self.opaque = {op.name for op in module.walk() if is_opaque(op.name)}
-        self.answer = _Answer(exact, real, typed, loud, reduction_length(module, self.sizes))
+        self.answer = _Answer(exact, real, typed, large, reduction_length(module, self.sizes))
 
     def summary(self) -> str:
-        """Returns one line about the checks."""
+        """Returns a sentence with the number of executed versions and the kinds of checks."""
         if self.answer is None:
             return "nothing was executed: the program never left the torch level"
         how = "exactly, " if self.domain == "exact" else ""
@@ -206,11 +242,14 @@ class Checker:
         if not self.checked:
             return f"none of which changed the program ({entry})"
         done = f"{self.checked} of them changed the program and not its answer: executed {how} ({entry})"
-        return done + self.unjudged
+        return done + self.race_note
 
     def after(self, pass_name: str, module: ModuleOp) -> None:
-        """Executes `module`, the result of `pass_name`. Raises ExecutionError if its answer differs from the first
-        one."""
+        """Executes `module`, the program after the pass `pass_name`, if its text changed.
+
+        Raises:
+            ExecutionError: if a result differs from the reference.
+        """
         text = str(module)
         if text == self.text:
             return
@@ -219,7 +258,7 @@ class Checker:
             return
         self.text = text
         self.checked += 1
-        self.factors = max(self.factors, factor_roundoff(module))
+        self.operand_error = max(self.operand_error, operand_roundoff(module))
         staged = any(isinstance(op, loop.StagedReduceOp) for op in module.walk())
         for chunk in (None, _CHUNK) if staged else (None,):
             how = "" if chunk is None else f", merging chunks of {chunk}"
@@ -232,10 +271,10 @@ class Checker:
                 if real.dtype != np.float64:
                     _compare(pass_name, i, first, got, got == first, f"in its own type{how}")
                 else:
-                    same = within(got, first, real, self.answer.length, self.factors)
+                    same = within(got, first, real, self.answer.length, self.operand_error)
                     _compare(pass_name, i, real, got, same, f"beyond the rounding of {got.dtype}{how}")
-            loud = self._execute(pass_name, module, self.loud, "typed", chunk)
-            for i, (want, got) in enumerate(zip(self.answer.loud, loud, strict=True)):
+            large = self._execute(pass_name, module, self.large_inputs, "typed", chunk)
+            for i, (want, got) in enumerate(zip(self.answer.large, large, strict=True)):
                 if _is_float(got):
                     fine = ~np.isfinite(want.astype(np.float64)) | np.isfinite(got.astype(np.float64))
                     _compare(pass_name, i, want, got, fine, f"for large inputs{how}")
@@ -243,8 +282,11 @@ class Checker:
     def _refuse_exactly(
         self, pass_name: str, module: ModuleOp, exact: list[Array], chunk: int | None, how: str
     ) -> NoReturn:
-        """Raises ExecutionError for a result that differs in the exact domain. The message has its value in float64 and
-        the functions of the program whose laws the domain does not know."""
+        """Raises ExecutionError for results that differ in the exact domain.
+
+        The message shows an element in float64. It names the functions of the program that the exact domain replaces
+        by hashes, because identities of these functions cause differences, too.
+        """
         assert self.answer is not None
         real = self._execute(pass_name, module, self.inputs, "real", chunk)
         opaque = sorted({op.name for op in module.walk() if is_opaque(op.name)} | self.opaque)
@@ -259,20 +301,29 @@ class Checker:
         self, pass_name: str, module: ModuleOp, inputs: list[Array], domain: DomainName | ExactDomain, chunk: int | None
     ) -> list[Array]:
         try:
-            results = interpreted(module, inputs, domain, chunk)
+            results = interpret(module, inputs, domain, chunk)
             if domain == "typed" and inputs is self.inputs and is_kernel_level(module):
-                self._check_races(module, self.synchronised or pass_name == _SYNCHRONISES)
+                self._check_races(module, self.synchronised or pass_name == _BARRIER_PASS)
         except ExecutionError as error:
             error.reason = f"after pass {pass_name}: {error.reason}"
             raise
         assert self.answer is not None
         if len(results) != len(self.answer.typed):
-            raise ExecutionError(f"after pass {pass_name}: {len(results)} results, not {len(self.answer.typed)}")
+            raise ExecutionError(
+                f"after pass {pass_name}: expected {len(self.answer.typed)} results, but got {len(results)}"
+            )
         return results
 
     def _check_races(self, module: ModuleOp, count: bool) -> None:
-        """Raises ExecutionError for a race at the kernel level; if races do not `count` yet, notes whether they do from
-        now on."""
+        """Looks for races in a program at the kernel level with the emulator.
+
+        Args:
+            module: program at the kernel level; skipped before shared memory is allocated.
+            count: whether a race is an error. Otherwise a version without races makes later races errors.
+
+        Raises:
+            ExecutionError: for the first race, if `count` holds.
+        """
         from .cuda.printer import print_cuda
         from .emulator import run_cuda_on_cpu
         from .host.compiler import compiler
@@ -281,12 +332,12 @@ class Checker:
         try:
             compiler(emulator=True)
         except CompileError as error:
-            self.unjudged = f"; races were not looked for: {error.reason}"
+            self.race_note = f"; races were not looked for: {error.reason}"
             return
         try:
             text = print_cuda(module)
         except CompileError:
-            return  # shared memory has no offsets yet
+            return  # CUDA is printed only after shared memory is allocated.
         races = [r for r in run_cuda_on_cpu(text, make_plan(module), self.inputs, (0,))[1] if r.kind in _RACES]
         if races and count:
             raise ExecutionError(str(races[0]))
@@ -299,58 +350,83 @@ def _compare(
     want: Array,
     got: Array,
     same: Any,
-    what: str,
+    context: str,
     values: tuple[Array, Array] | None = None,
     note: str = "",
 ) -> None:
-    """Raises ExecutionError where a result is not the same.
+    """Raises ExecutionError if an element of a result is wrong.
 
     Args:
-        same: of each element, whether `got` may be the result.
-        what: where the answer changed, for the message.
-        values: the results in float64, to be shown in place of `want` and `got`.
-        note: the end of the message.
+        pass_name: pass that was run last.
+        i: number of the result.
+        want: result of the reference.
+        got: result of the checked version.
+        same: mask of the elements that are correct.
+        context: part of the message that names the kind of check, such as `in the exact domain`.
+        values: both results in float64. The message shows them instead of `want` and `got`.
+        note: end of the message.
     """
     if want.shape != got.shape:
         raise ExecutionError(f"pass {pass_name} changed the shape of result {i}: {want.shape} to {got.shape}")
-    places = [tuple(int(n) for n in at) for at in np.argwhere(~np.asarray(same))]
-    if not places:
+    wrong = [tuple(int(n) for n in at) for at in np.argwhere(~np.asarray(same))]
+    if not wrong:
         return
-    at, change = places[0], f"is {got[places[0]]} instead of {want[places[0]]}"
+    at, change = wrong[0], f"is {got[wrong[0]]} instead of {want[wrong[0]]}"
     if values is not None:
-        at = next((p for p in places if _distance(*(float(v[p]) for v in values)) > 1e-9), at)
+        at = next((p for p in wrong if _distance(*(float(v[p]) for v in values)) > 1e-9), at)
         old, new = (float(v[at]) for v in values)
         change = f"is {new:.6g} instead of {old:.6g} in float64"
         if _distance(old, new) < 1e-9:
             change = f"differs, although it is {new:.6g} in float64 before and after"
     raise ExecutionError(
-        f"pass {pass_name} changed the answer {what}: result {i} at {list(at)} {change}"
-        f" ({len(places)} of {want.size} elements differ){note}"
+        f"pass {pass_name} changed the answer {context}: result {i} at {list(at)} {change}"
+        f" ({len(wrong)} of {want.size} elements differ){note}"
     )
 
 
 def _distance(a: float, b: float) -> float:
-    """Returns the relative difference of two numbers; infinity where only one of them is finite."""
+    """Returns the relative difference of two numbers, or infinity if they differ and one of them is not finite."""
     if a == b or a != a and b != b:
         return 0.0
     return abs(a - b) / max(abs(a), abs(b)) if math.isfinite(a) and math.isfinite(b) else math.inf
 
 
-def tolerance(first: Array, real: Array, dtype: Any, length: int, factors: float = 0.0) -> float:
-    """Returns the allowed distance of results of the type `dtype` from the float64 values `real`: four times the
-    largest error of the first version `first`, plus the error of a sum of `length` float32 terms in another order, one
-    rounding of the result and one of every operand by `factors` (tf32), relative to the largest value."""
+def tolerance(first: Array, real: Array, dtype: Any, length: int, operand_error: float = 0.0) -> float:
+    """Returns the largest allowed absolute difference of a result from its float64 value.
+
+    It is four times the largest error of the reference, plus the largest value times the sum of these relative errors:
+    rounding of the result, a reduction in another order, and rounding of the operands to tf32.
+
+    Args:
+        first: result of the reference in the element types of the program, as float64.
+        real: result of the reference in float64.
+        dtype: NumPy type of the result.
+        length: number of terms of the longest reduction.
+        operand_error: relative error of an operand, see `operand_roundoff`.
+    """
     finite = np.isfinite(first) & np.isfinite(real)
     with np.errstate(invalid="ignore"):
-        scale, own = (float(np.max(np.abs(x), where=finite, initial=0.0)) for x in (real, first - real))
+        scale, first_error = (float(np.max(np.abs(x), where=finite, initial=0.0)) for x in (real, first - real))
     unit = 2.0**-53 if dtype == np.float64 else 2.0**-24
-    return 4 * own + scale * (2 * _UNIT_ROUNDOFF.get(dtype, 2.0**-3) + 4 * math.sqrt(length) * unit + 4 * factors)
+    return 4 * first_error + scale * (
+        2 * _UNIT_ROUNDOFF.get(dtype, 2.0**-3) + 4 * math.sqrt(length) * unit + 4 * operand_error
+    )
 
 
-def within(got: Array, first: Array, real: Array, length: int, factors: float = 0.0) -> Array:
-    """Returns where `got` is as close to `real` as `tolerance` allows; NaN and infinities must be where `first` has
-    them."""
+def within(got: Array, first: Array, real: Array, length: int, operand_error: float = 0.0) -> Array:
+    """Returns a mask of the elements of a result that are correct.
+
+    A finite element must differ from `real` by at most `tolerance(...)`. NaN and infinities must equal those of
+    `first`.
+
+    Args:
+        got: result of the checked version.
+        first: result of the reference in the element types of the program.
+        real: result of the reference in float64.
+        length: number of terms of the longest reduction.
+        operand_error: relative error of an operand, see `operand_roundoff`.
+    """
     g, f = got.astype(np.float64), first.astype(np.float64)
     with np.errstate(invalid="ignore"):
-        close = np.abs(g - real) <= tolerance(f, real, got.dtype, length, factors)
+        close = np.abs(g - real) <= tolerance(f, real, got.dtype, length, operand_error)
     return np.where(np.isfinite(f) & np.isfinite(real), close, (g == f) | (np.isnan(g) & np.isnan(f)))

@@ -1,4 +1,7 @@
-"""The element types that programs store: one record for each, which every executor and printer reads."""
+"""Table of the element types: their names in the IR, in NumPy, PyTorch and CUDA, and their precision.
+
+Every executor and printer reads this table.
+"""
 
 from __future__ import annotations
 
@@ -17,9 +20,19 @@ from ..errors import ExecutionError
 
 @dataclass(frozen=True)
 class DType:
-    """An element type, `name` in the IR. `c`: its type in CUDA text; `torch`: PyTorch's name, or empty; `tensor_map`:
-    its CUtensorMapDataType (a copy moves bits, so signs do not matter); `host`: its type in a standalone program, if
-    that is not `c`; `fraction`: bits of a random fraction that it holds exactly."""
+    """Element type of tensors, buffers or scalars.
+
+    Fields:
+        name: name in the IR, such as `bf16`.
+        element: xDSL type.
+        numpy: NumPy type that stores an element.
+        torch: name of the type in PyTorch.
+        c: name of the type in CUDA source text; empty if no kernel computes on it.
+        tensor_map: `CUtensorMapDataType` of the driver API, for TMA copies; None if there is none. Signed integers
+            have the code of the unsigned type, because a copy only moves bits.
+        host: C++ type in a standalone program, if the host compiler has no type `c`.
+        fraction: number of bits of a random fraction in [0, 1) that the type holds exactly; None if it is no float.
+    """
 
     name: str
     element: Attribute
@@ -36,7 +49,7 @@ class DType:
 
     @property
     def roundoff(self) -> float:
-        """The largest relative error of rounding to this type, a float."""
+        """Largest relative error of rounding to this type, which must be a float or complex type."""
         return float(ml_dtypes.finfo(self.numpy).eps) / 2
 
 
@@ -65,22 +78,30 @@ _ROWS = (
 )
 
 DTYPES = {row.name: row for row in _ROWS}
-"""By the name in the IR."""
+"""Element types by their name in the IR."""
 
 STRUCTS = {row.c: {1: "unsigned char", 2: "unsigned short"}[row.bytes] for row in _ROWS if row.host}
-"""The C types on which nothing is computed, and what holds their bits."""
+"""C types that are structs of bits (`f16`, `bf16`), each with the integer type that stores the bits."""
 
 _BY_ELEMENT = {row.element: row for row in _ROWS}
 
 
 def dtype_of(t: Attribute) -> DType:
-    """Returns the record of the scalar inside of `t`. Raises ExecutionError for one that has no storage."""
-    found = _BY_ELEMENT.get(element := element_type(t))
-    if found is None:
+    """Returns the record of the element type of `t`, a scalar, tensor, memref, tile or vector type.
+
+    Raises:
+        ExecutionError: if the element type is not in the table.
+    """
+    dtype = _BY_ELEMENT.get(element := element_type(t))
+    if dtype is None:
         raise ExecutionError(f"no storage for elements of type {element}")
-    return found
+    return dtype
 
 
 def numpy_dtype(t: Attribute) -> np.dtype[Any]:
-    """Returns the NumPy type that stores the scalar inside of `t`. Raises ExecutionError for one without storage."""
+    """Returns the NumPy type that stores an element of `t`.
+
+    Raises:
+        ExecutionError: if the element type is not in the table.
+    """
     return dtype_of(t).numpy

@@ -1,4 +1,7 @@
-"""Execute a program at the tensor, loop or tile level with NumPy: what every other executor is compared with."""
+"""Reference interpreter: executes a program at the tensor, loop or tile level with NumPy.
+
+The results of all other executors are compared with it.
+"""
 
 from __future__ import annotations
 
@@ -32,14 +35,24 @@ def run(
     chunk: int | None = None,
     eager: Eager | None = None,
 ) -> list[Array]:
-    """Execute `@main` of a program of tensor, loop and tile ops.
+    """Executes `@main` of a program of tensor, loop and tile ops.
 
-    `args` are arrays of exactly the shapes and types of its arguments (bf16 is `ml_dtypes.bfloat16`); they bind the
-    symbols in those types, or ShapeError names the one that does not fit. The results
-    come in the representation of the scalar `domain`: the element type itself (`typed`), float64 for every float
-    (`real`), or uint64 that may only be compared for equality (`exact`). `chunk` computes staged reductions in chunks
-    of that many iterations, merged by their rescaling. `eager` computes the functions that are left to PyTorch. Raises
-    ExecutionError naming the op and its place.
+    Args:
+        module: program at the tensor, loop or tile level.
+        args: arrays of exactly the shapes and types of the arguments of `@main` (bf16 is `ml_dtypes.bfloat16`). Their
+            shapes set the symbols of the program.
+        domain: representation of floats: their element type (`typed`), float64 (`real`), or residues as uint64, which
+            may only be compared for equality (`exact`).
+        chunk: iterations per chunk of a staged reduction. The partial results are merged by its rescaling. None
+            computes each stage over its whole range.
+        eager: implementations of the functions that the program leaves to PyTorch, by name.
+
+    Returns:
+        The results of `@main`, in the representation of `domain`.
+
+    Raises:
+        ExecutionError: if an op cannot be executed; it names the op and its source location.
+        ShapeError: if the shape of an argument does not fit the symbols.
     """
     scalars = make_domain(domain) if isinstance(domain, str) else domain
     main = main_function(module)

@@ -13,7 +13,7 @@ from typing import Any
 import click
 import torch
 
-from ..backend.check_each import factor_roundoff
+from ..backend.check_each import operand_roundoff
 from ..backend.cpp.writer import fold_sections
 from ..backend.host.launch_plan import make_plan
 from ..dialects.kernel import FuncOp
@@ -323,7 +323,7 @@ def outcome_of(
         against, right = peer, expected()
     tensors = compilation.at("tensor")
     sizes = bind_sizes(main_function(tensors), [t.shape for t in arguments])
-    allowed = tolerances(tensors, sizes, factor_roundoff(module))
+    allowed = tolerances(tensors, sizes, operand_roundoff(module))
     differences = compare(results, right, [allowed[i] for i in shown])
     # JSON cannot represent infinity.
     rows = [{**asdict(d), "error": d.error if math.isfinite(d.error) else None, "ok": d.ok} for d in differences]

@@ -1,4 +1,12 @@
-"""Reading an array through an affine map, a domain and a fill value; used by the loads of every level."""
+"""Affine accesses of arrays, for the loads and stores of every level.
+
+An access has a map from indices to coordinates, such as `(i, k) -> (i, k + 1)`, and a domain, which is a list of
+conditions on the indices. A load outside of the domain returns the fill value. A map may also have symbols: index
+values that were loaded, as in a gather.
+
+`dims` is an array of values for each index, and `symbols` is one for each symbol. Together they broadcast to the shape
+of the result.
+"""
 
 from __future__ import annotations
 
@@ -18,31 +26,40 @@ from .domains import Array
 
 @dataclass(frozen=True)
 class Axis:
-    """An index that runs through `range(start, start + size)` along one axis, counted from the last axis (0)."""
+    """Loop index as an array axis: it takes the values `range(start, start + size)` along the axis `position`.
+
+    Positions are counted from the last axis (0) to the first, so that axes can be added before the existing ones.
+    """
 
     position: int
     start: int
     size: int
 
     def values(self) -> Array:
-        """The index at every point, of size 1 along all axes but its own."""
+        """Returns the values of the index, as an array of size 1 along the other axes."""
         return np.arange(self.start, self.start + self.size).reshape((-1,) + (1,) * self.position)
 
 
 def evaluate(expr: AffineExpr, dims: Sequence[Array], symbols: Sequence[Array]) -> Array:
-    """The value of an affine expression at arrays of indices; `floordiv` and `mod` round toward minus infinity."""
+    """Returns the values of an affine expression; `floordiv` and `mod` round toward minus infinity.
+
+    Args:
+        expr: affine expression of indices and symbols.
+        dims: values of each index.
+        symbols: values of each symbol.
+    """
     return np.asarray(expr.eval(cast(Any, dims), cast(Any, symbols)))
 
 
 def _strided(source: Array, map: AffineMap, axes: Sequence[Axis], domain: DomainAttr | None) -> Array | None:
-    """The access as a view of `source`, if it is linear and wholly inside the source and the domain."""
+    """Returns a load as a strided view of `source`, or None if it is not linear or leaves the source or the domain."""
     if any(axis.size == 0 for axis in axes):
         return None
     ranges = [(axis.start, axis.start + axis.size) for axis in axes]
     guards = zip(domain.affine.results, domain.bounds, strict=True) if domain else ()
     for expr, (lower, upper) in (*zip(map.results, ((0, n) for n in source.shape), strict=True), *guards):
-        found = range_of(expr, ranges)
-        if found is None or found[0] < lower or found[1] > upper:
+        interval = range_of(expr, ranges)
+        if interval is None or interval[0] < lower or interval[1] > upper:
             return None
     rank = max((axis.position + 1 for axis in axes), default=0)
     shape, strides, offset = [1] * rank, [0] * rank, list[int]()
@@ -59,7 +76,13 @@ def _strided(source: Array, map: AffineMap, axes: Sequence[Axis], domain: Domain
 
 
 def inside(domain: DomainAttr | None, dims: Sequence[Array], symbols: Sequence[Array]) -> Array:
-    """Where the domain holds, as a bool array."""
+    """Returns a mask of the index values inside of a domain.
+
+    Args:
+        domain: conditions on the indices, or None for an access without any.
+        dims: values of each index.
+        symbols: values of each symbol.
+    """
     mask = np.asarray(True)
     if domain is not None:
         for expr, (lo, hi) in zip(domain.affine.results, domain.bounds, strict=True):
@@ -69,7 +92,14 @@ def inside(domain: DomainAttr | None, dims: Sequence[Array], symbols: Sequence[A
 
 
 def within(map: AffineMap, shape: Sequence[int], dims: Sequence[Array], symbols: Sequence[Array]) -> Array:
-    """Where all coordinates of an access are inside of `shape`, as a bool array."""
+    """Returns a mask of the index values whose coordinates are inside of `shape`.
+
+    Args:
+        map: map from indices to coordinates.
+        shape: shape of the accessed array.
+        dims: values of each index.
+        symbols: values of each symbol.
+    """
     mask = np.asarray(True)
     for expr, extent in zip(map.results, shape, strict=True):
         c = evaluate(expr, dims, symbols)
@@ -80,8 +110,19 @@ def within(map: AffineMap, shape: Sequence[int], dims: Sequence[Array], symbols:
 def coordinates(
     map: AffineMap, shape: Sequence[int], dims: Sequence[Array], symbols: Sequence[Array], mask: Array
 ) -> tuple[Array, ...]:
-    """The coordinates of an access, 0 where `mask` is False. Raises ExecutionError for one outside `shape`."""
-    found: list[Array] = []
+    """Returns an array of coordinates for each dimension of the accessed array.
+
+    Args:
+        map: map from indices to coordinates.
+        shape: shape of the accessed array.
+        dims: values of each index.
+        symbols: values of each symbol.
+        mask: where the access happens. Elsewhere the coordinates are 0.
+
+    Raises:
+        ExecutionError: if a coordinate is outside of `shape`.
+    """
+    result: list[Array] = []
     for d, (expr, extent) in enumerate(zip(map.results, shape, strict=True)):
         c = evaluate(expr, dims, symbols)
         wrong = ((c < 0) | (c >= extent)) & mask
@@ -89,8 +130,8 @@ def coordinates(
             at = tuple(int(i) for i in np.argwhere(wrong)[0])
             value = int(np.broadcast_to(c, wrong.shape)[at])
             raise ExecutionError(f"coordinate {d} is {value}, outside 0..{extent - 1}, at index {at}")
-        found.append(np.where(mask, c, 0))
-    return tuple(found)
+        result.append(np.where(mask, c, 0))
+    return tuple(result)
 
 
 def read(
@@ -101,16 +142,28 @@ def read(
     domain: DomainAttr | None = None,
     fill: Array | None = None,
 ) -> Array:
-    """source[map(axes)[symbols]] inside the domain, else `fill`; `source` has its full shape.
+    """Loads the elements of an array for all values of the indices `axes`, as a view if possible.
 
-    The result broadcasts to the space of the axes. Raises ExecutionError for a coordinate outside the source.
+    Args:
+        source: array in its full shape.
+        map: map from indices to coordinates.
+        axes: indices of the map.
+        symbols: values of each symbol.
+        domain: conditions on the indices, or None.
+        fill: value outside of the domain; None for 0.
+
+    Returns:
+        An array that broadcasts to the shape of the axes.
+
+    Raises:
+        ExecutionError: if a coordinate inside of the domain is outside of the source.
     """
     if not symbols:
         view = _strided(source, map, axes, domain)
         if view is not None:
             return view
     if any(axis.size == 0 for axis in axes):
-        # no index at which a coordinate could be wrong
+        # Without iterations no coordinate can be outside, even if the source is empty.
         return np.zeros(np.broadcast_shapes(*(axis.values().shape for axis in axes)), source.dtype)
     dims = [axis.values() for axis in axes]
     mask = inside(domain, dims, symbols)
@@ -120,9 +173,21 @@ def read(
 def fetch(
     source: Array, map: AffineMap, dims: Sequence[Array], symbols: Sequence[Array], mask: Array, fill: Array
 ) -> Array:
-    """source[map(dims)[symbols]] where `mask` holds, else `fill`. Raises ExecutionError for a coordinate outside."""
-    places = coordinates(map, source.shape, dims, symbols, mask)
+    """Loads the elements of an array where `mask` holds, and `fill` elsewhere.
+
+    Args:
+        source: array in its full shape.
+        map: map from indices to coordinates.
+        dims: values of each index.
+        symbols: values of each symbol.
+        mask: where the load happens.
+        fill: value elsewhere.
+
+    Raises:
+        ExecutionError: if a coordinate is outside of the source where `mask` holds.
+    """
+    positions = coordinates(map, source.shape, dims, symbols, mask)
     if 0 in source.shape:
-        return np.broadcast_to(fill, np.broadcast_shapes(mask.shape, np.shape(fill), *(p.shape for p in places)))
-    values = source[places] if places else source
+        return np.broadcast_to(fill, np.broadcast_shapes(mask.shape, np.shape(fill), *(p.shape for p in positions)))
+    values = source[positions] if positions else source
     return values if mask.all() else np.where(mask, values, fill)

@@ -1,8 +1,11 @@
-"""Scalar domains: what one element of a value is while a program is being executed.
+"""Scalar domains: representations of a number while a program is executed.
 
-`TypedDomain` rounds every operation to its type, as the hardware does; `RealDomain` computes all floats in float64;
-`exact.ExactDomain` replaces floats by pairs of field elements, in which legal reorderings are bit-identical. Integers,
-`i1` and `index` are the same in all of them.
+- `TypedDomain` stores floats in their element type and rounds every operation to it, as the hardware does.
+- `RealDomain` computes all floats in float64.
+- `exact.ExactDomain` reoffsets floats by residues modulo two primes. Every legal reordering of a program gives the same
+  bits.
+
+Integers, `i1` and `index` are the same in all domains.
 """
 
 from __future__ import annotations
@@ -26,13 +29,13 @@ Array = np.ndarray[Any, Any]
 
 
 def ranked(x: Array, rank: int) -> Array:
-    """`x` with exactly `rank` axes, the new ones in front."""
+    """Returns `x` with exactly `rank` axes; new axes of size 1 come before the others."""
     x = np.asarray(x)
     return x.reshape((1,) * (rank - x.ndim) + x.shape)
 
 
 def _elementwise(f: Callable[[float], float]) -> Callable[[Array], Array]:
-    """A function of Python floats as one of arrays, at float64 precision."""
+    """Returns a function of Python floats as a function of arrays. It computes in float64."""
     vectorised = np.frompyfunc(f, 1, 1)
 
     def apply(x: Array) -> Array:
@@ -42,21 +45,21 @@ def _elementwise(f: Callable[[float], float]) -> Callable[[Array], Array]:
     return apply
 
 
-_TF32_REST = 13
-"""Bits of the fraction of an f32 that a tf32 does not have."""
+_TF32_DROPPED_BITS = 13
+"""Number of bits of the fraction of an f32 that a tf32 does not have."""
 
 
 def round_tf32(x: Array) -> Array:
-    """The nearest tf32 of each f32, halves away from zero; infinities and NaN stay."""
+    """Rounds f32 elements to the nearest tf32, ties away from zero. Infinities and NaN stay the same."""
     x = np.asarray(x, np.float32)
-    up = (x.view(np.uint32) + np.uint32(1 << _TF32_REST - 1)).view(np.float32)
+    up = (x.view(np.uint32) + np.uint32(1 << _TF32_DROPPED_BITS - 1)).view(np.float32)
     return np.where(np.isfinite(x), cut_tf32(up), x)
 
 
 def cut_tf32(x: Array) -> Array:
-    """What tensor cores take of an f32 as tf32: without the last 13 bits."""
+    """Truncates f32 elements to tf32, as tensor cores do: clears the last 13 bits."""
     x = np.asarray(x, np.float32)
-    return (x.view(np.uint32) & np.uint32(0xFFFFFFFF << _TF32_REST & 0xFFFFFFFF)).view(np.float32)
+    return (x.view(np.uint32) & np.uint32(0xFFFFFFFF << _TF32_DROPPED_BITS & 0xFFFFFFFF)).view(np.float32)
 
 
 UNARY: dict[str, Callable[[Array], Array]] = {
@@ -97,7 +100,7 @@ BINARY: dict[str, Callable[[Array, Array], Array]] = {
 
 @cache
 def _libm(width: int) -> Callable[..., Any]:
-    """Returns the fused multiply-add of the C library for floats of `width` bytes, as a function of arrays."""
+    """Returns the fused multiply-add of the C library as a function of arrays, for floats of `width` bytes."""
     name, number = ("fmaf", ctypes.c_float) if width == 4 else ("fma", ctypes.c_double)
     function = getattr(ctypes.CDLL(ctypes.util.find_library("m")), name)
     function.argtypes, function.restype = [number] * 3, number
@@ -105,18 +108,27 @@ def _libm(width: int) -> Callable[..., Any]:
 
 
 def fused(a: Array, b: Array, c: Array) -> Array:
-    """Returns `a * b + c` of f32 or f64 arrays of one type, rounded once."""
+    """Returns `a * b + c`, rounded once.
+
+    Args:
+        a: first factor, an f32 or f64 array.
+        b: second factor, of the type of `a`.
+        c: addend, of the type of `a`.
+    """
     dtype = np.asarray(a).dtype
     return np.asarray(_libm(dtype.itemsize)(a, b, c), dtype)
 
 
 def _divide(a: Array, b: Array) -> Array:
-    """Integer division toward zero. By zero it gives -1, all bits set, and so does the remainder: as PyTorch's kernels
-    on CUDA do for all types of less than 64 bits. What the least number gives by -1 wraps."""
+    """Divides integers, rounding toward zero. Division of the least integer by -1 wraps.
+
+    The quotient and the remainder of a division by zero are -1 (all bits set). PyTorch's CUDA kernels return the same
+    for all types of less than 64 bits.
+    """
     safe = np.where(b == 0, 1, b).astype(np.asarray(b).dtype)
     quotient = np.floor_divide(a, safe)
-    short = (quotient < 0) & (quotient * safe != a)
-    return _all_ones_by_zero(a, b, quotient + short)
+    rounded_down = (quotient < 0) & (quotient * safe != a)
+    return _all_ones_by_zero(a, b, quotient + rounded_down)
 
 
 def _remainder(a: Array, b: Array) -> Array:
@@ -130,14 +142,14 @@ def _all_ones_by_zero(a: Array, b: Array, result: Array) -> Array:
 
 
 def _floor_divide(a: Array, b: Array) -> Array:
-    """Rounding down, from the quotient and the remainder toward zero."""
-    short = (_remainder(a, b) != 0) & ((a < 0) != (b < 0))
-    return (_divide(a, b) - short).astype(np.asarray(a).dtype)
+    """Divides integers, rounding down."""
+    too_large = (_remainder(a, b) != 0) & ((a < 0) != (b < 0))
+    return (_divide(a, b) - too_large).astype(np.asarray(a).dtype)
 
 
 def _ceil_divide(a: Array, b: Array) -> Array:
-    short = (_remainder(a, b) != 0) & ((a < 0) == (b < 0))
-    return (_divide(a, b) + short).astype(np.asarray(a).dtype)
+    too_small = (_remainder(a, b) != 0) & ((a < 0) == (b < 0))
+    return (_divide(a, b) + too_small).astype(np.asarray(a).dtype)
 
 
 def _unsigned(x: Array) -> Array:
@@ -158,7 +170,7 @@ _MODULAR: dict[str, tuple[Any, Any]] = {
     "arith.subi": (np.subtract, np.logical_xor),
     "arith.muli": (np.multiply, np.logical_and),
 }
-"""Arithmetic on integers, and modulo 2 on `i1`."""
+"""Arithmetic that wraps, by op name: a function of integers, and one of booleans (arithmetic modulo 2)."""
 
 INTEGER: dict[str, Callable[..., Array]] = {
     **{name: _by_type(*functions) for name, functions in _MODULAR.items()},
@@ -184,20 +196,23 @@ INTEGER: dict[str, Callable[..., Array]] = {
 
 
 class TypedDomain:
-    """Every value in its own type, every operation rounded to it. Sums are accumulated in float64 and rounded once."""
+    """Scalar domain in which values have their element type.
+
+    Every operation is rounded to the type. A reduction accumulates in float64 and is rounded once.
+    """
 
     name = "typed"
 
     def dtype(self, element: Attribute) -> np.dtype[Any]:
-        """What NumPy stores for one `element`."""
+        """Returns the NumPy type that stores an element of the type `element`."""
         return numpy_dtype(element)
 
     def encode(self, array: Array, element: Attribute) -> Array:
-        """The caller's array (of `numpy_dtype(element)`) as a value of this domain."""
+        """Converts an array of the type `numpy_dtype(element)` to this domain."""
         return np.asarray(array).astype(self.dtype(element), copy=False)
 
     def constant(self, value: float | int, element: Attribute) -> Array:
-        """A constant of type `element`; floats arrive already rounded to it."""
+        """Returns a constant of the type `element`. A float `value` must already be rounded to the type."""
         if isinstance(element, AnyFloat):
             return self.encode(np.asarray(value, numpy_dtype(element)), element)
         return np.asarray(value).astype(self.dtype(element))
@@ -214,7 +229,14 @@ class TypedDomain:
         return BINARY[name](a, b)
 
     def fused(self, a: Array, b: Array, c: Array, element: Attribute) -> Array:
-        """`a * b + c`, rounded once; of narrow floats in f32, and then to their type."""
+        """Returns `a * b + c`, rounded once. 16-bit floats are computed in f32 and then rounded to their type.
+
+        Args:
+            a: first factor.
+            b: second factor.
+            c: addend.
+            element: element type of the operands and the result.
+        """
         if is_low_precision(element):
             wide = (np.asarray(x).astype(np.float32) for x in (a, b, c))
             return fused(*wide).astype(self.dtype(element))
@@ -224,34 +246,56 @@ class TypedDomain:
         return getattr(operator, predicate)(a, b)
 
     def cast(self, x: Array, source: Attribute, target: Attribute) -> Array:
-        """`payload.cast` where `source` or `target` is a float."""
+        """Executes `payload.cast` to or from a float type.
+
+        Args:
+            x: value to convert.
+            source: element type of `x`.
+            target: element type of the result. One of the two types is a float.
+        """
         if self.dtype(source) == self.dtype(target):
             return x
         return np.asarray(x).astype(self.dtype(target))
 
-    def factor(self, x: Array, source: Attribute, target: Attribute) -> Array:
-        """A factor of type `source` as tensor cores take it, in the type `target` of their sums: an f32 as tf32."""
+    def dot_operand(self, x: Array, source: Attribute, target: Attribute) -> Array:
+        """Converts an operand of a tensor core instruction to the accumulator type. An f32 is truncated to tf32.
+
+        Args:
+            x: operand.
+            source: element type of `x`.
+            target: element type of the accumulator.
+        """
         return cut_tf32(x) if isinstance(source, Float32Type) else self.cast(x, source, target)
 
     def reduce(self, kind: ReductionKind, x: Array, axes: tuple[int, ...], element: Attribute) -> Array:
-        """Combine float `x` over `axes`, which disappear."""
+        """Reduces floats over `axes`, which the result does not have.
+
+        Args:
+            kind: combiner, such as addition.
+            x: array of floats.
+            axes: numbers of the reduced axes.
+            element: element type of `x` and the result.
+        """
         ufunc: Any = BINARY[_combiner(kind, element)]
-        how = (
+        options = (
             {"dtype": np.float64} if ufunc.identity is not None else {"initial": x.dtype.type(identity(kind, element))}
         )
-        return np.asarray(ufunc.reduce(x, axis=axes, **how)).astype(self.dtype(element))
+        return np.asarray(ufunc.reduce(x, axis=axes, **options)).astype(self.dtype(element))
 
     def matmul(self, a: Array, b: Array) -> Array:
-        """Batched matrix product of float arrays [batch, m, k] and [batch, k, n]."""
+        """Returns the batched matrix product of float arrays [batch, m, k] and [batch, k, n]."""
         return np.matmul(a, b)
 
     def same(self, a: Array, b: Array) -> Array:
-        """Where two results are equal; NaN equals NaN."""
+        """Returns a mask of the elements that are equal. NaN equals NaN."""
         return (a == b) | ((a != a) & (b != b))
 
 
 class RealDomain(TypedDomain):
-    """All floats as float64: the yardstick for the rounding of the others. Conversions between floats do nothing."""
+    """Scalar domain in which all floats are float64.
+
+    Rounding errors of the other domains are measured against it. Conversions between float types do nothing.
+    """
 
     name = "real"
 
@@ -261,7 +305,7 @@ class RealDomain(TypedDomain):
     def unary(self, name: str, x: Array, element: Attribute) -> Array:
         return x if name == "payload.round_tf32" else UNARY[name](x)
 
-    def factor(self, x: Array, source: Attribute, target: Attribute) -> Array:
+    def dot_operand(self, x: Array, source: Attribute, target: Attribute) -> Array:
         return self.cast(x, source, target)
 
     def binary(self, name: str, a: Array, b: Array, element: Attribute) -> Array:
@@ -276,35 +320,60 @@ def _combiner(kind: ReductionKind, element: Attribute) -> str:
 
 
 def _reduce_integers(kind: ReductionKind, x: Array, axes: tuple[int, ...], element: Attribute) -> Array:
-    """Combine integer or `i1` `x` over `axes`, wrapping at the element's width."""
+    """Reduces integers or booleans over `axes`, wrapping at the width of the element type."""
     name = _combiner(kind, element)
     ufunc: Any = _MODULAR[name][x.dtype == np.bool_] if name in _MODULAR else INTEGER[name]
-    start = np.asarray(identity(kind, element)).astype(x.dtype)[()]
+    initial = np.asarray(identity(kind, element)).astype(x.dtype)[()]
     for axis in sorted(axes, reverse=True):
-        x = ufunc.reduce(x, axis=axis, dtype=x.dtype, initial=start)
+        x = ufunc.reduce(x, axis=axis, dtype=x.dtype, initial=initial)
     return np.asarray(x)
 
 
 def reduce_value(domain: TypedDomain, kind: ReductionKind, x: Array, axes: Sequence[int], element: Attribute) -> Array:
-    """Combine `x` of any element type over `axes`, which disappear; an empty range gives the kind's identity."""
+    """Reduces a value of any element type over `axes`, which the result does not have.
+
+    Args:
+        domain: scalar domain.
+        kind: combiner, such as addition. A reduction of no elements returns its identity.
+        x: value.
+        axes: numbers of the reduced axes.
+        element: element type of `x` and the result.
+    """
     if isinstance(element, AnyFloat):
         return domain.reduce(kind, np.asarray(x), tuple(axes), element)
     return _reduce_integers(kind, np.asarray(x), tuple(axes), element)
 
 
 def scan_value(domain: TypedDomain, kind: ReductionKind, x: Array, axis: int, element: Attribute) -> Array:
-    """Returns the inclusive scan of `x` along `axis`, in log2(n) rounds: round r combines each element with the one 2^r
-    before it."""
+    """Returns the inclusive scan of a value along an axis.
+
+    It takes log2(n) rounds. Round r combines each element with the element 2^r positions before it.
+
+    Args:
+        domain: scalar domain.
+        kind: combiner, such as addition.
+        x: value.
+        axis: number of the scanned axis.
+        element: element type of `x` and the result.
+    """
     x = np.moveaxis(np.asarray(x), axis, 0)
-    apart = 1
-    while apart < len(x):
-        x = np.concatenate([x[:apart], combine_values(domain, kind, x[:-apart], x[apart:], element)])
-        apart *= 2
+    distance = 1
+    while distance < len(x):
+        x = np.concatenate([x[:distance], combine_values(domain, kind, x[:-distance], x[distance:], element)])
+        distance *= 2
     return np.moveaxis(x, 0, axis)
 
 
 def combine_values(domain: TypedDomain, kind: ReductionKind, a: Array, b: Array, element: Attribute) -> Array:
-    """`a` and `b` combined elementwise as a reduction of `kind` would."""
+    """Combines two values element by element with the combiner of a reduction.
+
+    Args:
+        domain: scalar domain.
+        kind: combiner, such as addition.
+        a: first operand.
+        b: second operand.
+        element: element type of the operands and the result.
+    """
     name = _combiner(kind, element)
     if isinstance(element, AnyFloat):
         return domain.binary(name, a, b, element)
@@ -312,23 +381,31 @@ def combine_values(domain: TypedDomain, kind: ReductionKind, a: Array, b: Array,
 
 
 def scatter_into(
-    domain: TypedDomain, kind: ReductionKind, memory: Array, places: Array, values: Array, element: Attribute
+    domain: TypedDomain, kind: ReductionKind, memory: Array, offsets: Array, values: Array, element: Attribute
 ) -> None:
-    """Combine `values[i]` into `memory[places[i]]`, all of one dimension, in place.
+    """Combines `values[i]` into `memory[offsets[i]]` for all i, in place, as atomic operations do.
 
-    Of values that go to one place neighbours are combined first, then neighbours of these: as many rounds as the
-    greatest number of them has binary digits, and work linear in the values.
+    Values with the same offset are combined in pairs, then the results in pairs, and so on. The total work is linear in
+    the number of values.
+
+    Args:
+        domain: scalar domain.
+        kind: combiner, such as addition.
+        memory: one-dimensional array that is changed.
+        offsets: offset in `memory` for each value.
+        values: one-dimensional array of values.
+        element: element type of the memory and the values.
     """
-    order = np.argsort(places, kind="stable")
-    places, values = places[order], values[order]
-    while places.size:
-        starts = np.flatnonzero(np.concatenate(([True], places[1:] != places[:-1])))
-        rank = np.arange(places.size) - np.repeat(starts, np.diff(np.append(starts, places.size)))
+    order = np.argsort(offsets, kind="stable")
+    offsets, values = offsets[order], values[order]
+    while offsets.size:
+        starts = np.flatnonzero(np.concatenate(([True], offsets[1:] != offsets[:-1])))
+        rank = np.arange(offsets.size) - np.repeat(starts, np.diff(np.append(starts, offsets.size)))
         if not rank.any():
             break
         second = np.flatnonzero(rank % 2)
         values = values.copy()
         values[second - 1] = combine_values(domain, kind, values[second - 1], values[second], element)
-        kept = rank % 2 == 0
-        places, values = places[kept], values[kept]
-    memory[places] = combine_values(domain, kind, memory[places], values, element)
+        first = rank % 2 == 0
+        offsets, values = offsets[first], values[first]
+    memory[offsets] = combine_values(domain, kind, memory[offsets], values, element)

@@ -1,12 +1,19 @@
-"""The exact domain: floats as pairs of field elements, so that every legal reordering gives identical bits.
+"""Exact domain: floats are residues modulo two primes, so that every legal reordering gives the same bits.
 
-A float m * 2^e becomes the pair (m * 2^e mod Q, m * 2^e mod P), which sums, products and quotients respect; `exp` of
-(u, w) is (1, 4^u), which turns sums into products. Tiling, splitting, reassociating and online softmax change nothing;
-a wrong index, mask, rescaling or a missing element changes everything. Other functions are hashes, an order for maxima
-is arbitrary but fixed, conversions between floats keep the value: rounding has to be checked with floats.
+A float m * 2^e is represented by the pair of residues (m * 2^e mod Q, m * 2^e mod P).
 
-A pair is packed into a uint64 as `u << 32 | w`; infinities and NaN have codes of their own above all pairs. The primes
-are so small that sums of 2048 products fit a float64, and so large that two pairs are equal by chance once in 2^41.
+- Sums, products and quotients are those of the residues, without rounding.
+- `exp` of the pair (u, w) is (1, 4^u mod P), so that exp(x + y) = exp(x) * exp(y).
+- Maxima and comparisons use an arbitrary but fixed order.
+- Conversions between float types keep the value. Rounding must be checked in another domain.
+- All other functions are replaced by hashes of their operands.
+
+Tiling, splitting, reassociating and online softmax do not change a result. A wrong index, mask or rescaling, or a
+missing element, changes it almost surely.
+
+A pair is stored as the uint64 code `u << 32 | w`. The codes of infinities and NaN ("special" codes) are above all
+pairs. The primes are small enough for a sum of 2048 products to fit a float64. Two different values have the same code
+with a probability of 2^-41.
 """
 
 from __future__ import annotations
@@ -26,15 +33,21 @@ from .domains import BINARY, UNARY, Array, TypedDomain
 
 Q = 1020599
 P = 2 * Q + 1
-"""Both are prime, and 4 generates the subgroup of order Q of the numbers modulo P: u -> 4^u turns sums modulo Q into
-products modulo P. P is 7 modulo 8, so that -1 is no square: being a square behaves like being positive. Squares are all
-numbers up to 18, log2(e) and ln(2), with which scores that may be infinite are multiplied."""
+"""The two primes.
+
+4 generates the subgroup of order Q of the numbers modulo P. Therefore u -> 4^u turns sums modulo Q into products
+modulo P.
+
+A number counts as positive if it is a square modulo P. P is 7 modulo 8, so that -1 is no square, and the product of two
+negative numbers is positive. All integers from 1 to 22, log2(e) and ln(2) are squares. Programs multiply infinite
+values (masked scores) with such constants, so their signs must be right.
+"""
 
 ALGEBRAIC = {"arith.negf", "math.absf", "math.exp", "math.exp2", "math.expm1", "payload.round_tf32"}
 ALGEBRAIC |= {f"arith.{name}f" for name in ("add", "sub", "mul", "div", "maximum", "minimum")}
 ALGEBRAIC |= {"arith.maxnumf", "arith.minnumf"}
-"""Functions of floats whose laws the domain knows. Of any other function it knows only that equal operands give equal
-results."""
+"""Float ops that keep their algebraic identities in the exact domain, such as exp(x + y) = exp(x) * exp(y). All other
+float ops are replaced by hashes."""
 
 
 def is_opaque(name: str) -> bool:
@@ -42,8 +55,8 @@ def is_opaque(name: str) -> bool:
     return (name in UNARY or name in BINARY) and name not in ALGEBRAIC
 
 
-MOST_TERMS = 2048
-"""Products of residues that may be added in a float64 without rounding."""
+MAX_EXACT_TERMS = 2048
+"""Largest number of products of residues whose sum a float64 holds without rounding."""
 
 
 def _code(value: int) -> Array:
@@ -67,13 +80,13 @@ def pack(u: Array, w: Array) -> Array:
 
 
 def unpack(x: Array) -> tuple[Array, Array]:
-    """The pair of the code `x`, which is not special."""
+    """Returns the two residues of a code that is not special."""
     x = np.asarray(x, np.uint64)
     return x >> _SHIFT, x & _LOW
 
 
 def special(x: Array) -> Array:
-    """Where `x` is an infinity or NaN."""
+    """Returns a mask of the infinities and NaN."""
     return np.asarray(x, np.uint64) >= SPECIAL
 
 
@@ -82,7 +95,10 @@ def _multiply(a: Array, b: Array, prime: int) -> Array:
 
 
 def _power(base: Array, exponent: int, prime: int) -> Array:
-    """base ** exponent mod prime, exponent at least 0; 1 / base for prime - 2, and 0 of 0."""
+    """Returns base ** exponent mod prime, by repeated squaring.
+
+    With the exponent prime - 2 the result is the inverse of `base`, or 0 for 0.
+    """
     result = np.ones_like(base)
     for bit in bin(exponent)[2:]:
         result = _multiply(result, result, prime)
@@ -99,7 +115,7 @@ def _powers_of_four() -> Array:
 
 
 def _product(a: Array, axis: int, prime: int) -> Array:
-    """The product over one axis mod prime, pairing halves; 1 for an empty axis."""
+    """Returns the product over one axis mod prime; 1 for an empty axis."""
     a = np.moveaxis(a, axis, 0)
     while len(a) > 1:
         half = len(a) // 2
@@ -109,8 +125,8 @@ def _product(a: Array, axis: int, prime: int) -> Array:
 
 def _matmul(a: Array, b: Array, prime: int) -> Array:
     x, y = a.astype(np.float64), b.astype(np.float64)
-    starts = range(0, max(1, x.shape[-1]), MOST_TERMS)
-    parts = (np.matmul(x[..., i : i + MOST_TERMS], y[..., i : i + MOST_TERMS, :]) for i in starts)
+    starts = range(0, max(1, x.shape[-1]), MAX_EXACT_TERMS)
+    parts = (np.matmul(x[..., i : i + MAX_EXACT_TERMS], y[..., i : i + MAX_EXACT_TERMS, :]) for i in starts)
     return np.asarray(sum(part.astype(np.uint64) % np.uint64(prime) for part in parts)) % np.uint64(prime)
 
 
@@ -120,7 +136,7 @@ def _powers_of_two(prime: int) -> Array:
 
 
 def encode_floats(x: ArrayLike) -> Array:
-    """Floats of any width as codes; equal floats give equal codes, -0.0 that of 0."""
+    """Returns the codes of floats of any type. -0.0 and 0.0 have the same code."""
     x = np.asarray(x).astype(np.float64)
     finite = np.isfinite(x)
     fraction, exponent = np.frexp(np.where(finite, x, 0.0))
@@ -135,8 +151,11 @@ def encode_floats(x: ArrayLike) -> Array:
 
 
 LIMIT = encode_floats(2.0**28)
-"""The number below which all others are. Passes compare sizes with it where floats of that size would be rounded too
-much, which pairs are not."""
+"""Code of 2^28, which is above all other finite numbers in the order of this domain.
+
+`tile-fuse-fma` compares numbers with 2^28 and takes a less direct formula for larger ones, because their rounding error
+is large. Residues are not rounded, so every number must be smaller.
+"""
 
 
 def encode_integers(x: Array) -> Array:
@@ -147,7 +166,7 @@ def encode_integers(x: Array) -> Array:
 
 
 def mix(x: Array, salt: int) -> Array:
-    """A 64-bit hash (splitmix) of `x`."""
+    """Returns a 64-bit hash (splitmix) of `x`; different salts give independent hashes."""
     x = np.asarray(x, np.uint64) + np.uint64(salt)
     x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
@@ -167,8 +186,10 @@ def _hashed(name: str, x: Array) -> Array:
 
 
 def order(x: Array) -> Array:
-    """A key for comparisons: -inf lowest, then the pairs in a scrambled order, then `LIMIT`, then +inf; NaN is above
-    all."""
+    """Returns sort keys of codes, as uint64.
+
+    From the lowest to the highest key: -inf, the finite numbers in a scrambled order, `LIMIT`, +inf, NaN.
+    """
     x = np.asarray(x, np.uint64)
     key = ((x & _63) * np.uint64(_STIR) + np.uint64(_OFFSET)) & _63
     key = np.where(x == NEG_INF, ZERO, key + np.uint64(1))
@@ -186,12 +207,15 @@ def _from_order(key: Array) -> Array:
 
 
 def _negative(w: Array) -> Array:
-    """The sign of a pair: multiplicative, -1 is negative, every result of exp is positive."""
+    """Returns a mask of the negative numbers, from their residues modulo P: those that are no squares and not 0.
+
+    Products have the right sign, -1 is negative, and every result of exp is positive. Sums can have a wrong sign.
+    """
     return _power(np.asarray(w, np.uint64), Q, P) == np.uint64(P - 1)
 
 
 def _as_float(x: Array) -> Array:
-    """A float of the kind of `x` (infinite, NaN, zero, negative, positive), to compute specials with."""
+    """Returns inf, -inf, NaN, 0.0, -1.0 or 1.0 for each code. The IEEE rules for infinities depend on nothing else."""
     _, w = unpack(x)
     value = np.where(_negative(w), -1.0, 1.0)
     value = np.where(x == ZERO, 0.0, value)
@@ -201,7 +225,10 @@ def _as_float(x: Array) -> Array:
 
 
 def _patched(name: str, result: Array, *operands: Array) -> Array:
-    """`result` with elements recomputed by IEEE rules where an operand is special."""
+    """Returns `result` with the elements replaced for which an operand is an infinity or NaN.
+
+    They are computed by the IEEE rules of the op `name`, for example inf - inf = NaN.
+    """
     bad = special(operands[0])
     for x in operands[1:]:
         bad = bad | special(x)
@@ -216,7 +243,7 @@ def _patched(name: str, result: Array, *operands: Array) -> Array:
 
 
 class ExactDomain(TypedDomain):
-    """Floats as codes in uint64; see the top of this file. Results may only be compared for equality."""
+    """Scalar domain in which floats are codes of residues, as uint64. Results may only be compared for equality."""
 
     name = "exact"
 
@@ -227,7 +254,7 @@ class ExactDomain(TypedDomain):
         return np.dtype(np.uint64) if isinstance(element, AnyFloat) else numpy_dtype(element)
 
     def encode(self, array: Array, element: Attribute) -> Array:
-        """Codes of the caller's array; an array that is encoded again is looked up, so it may not be changed."""
+        """Converts an array of floats to codes. They are cached by array, so the array must not be changed later."""
         if not isinstance(element, AnyFloat):
             return np.asarray(array)
         if id(array) not in self._codes:
@@ -244,7 +271,8 @@ class ExactDomain(TypedDomain):
             return np.where(order(x) >= order(self.unary("arith.negf", x, element)), x, self._subtract(ZERO, x))
         if name == "math.exp":
             return _patched(name, self._exp(x), x)
-        if name == "math.exp2":  # so that exp2(x * log2 e) is exp(x)
+        # exp2 is defined by exp, so that exp2(x * log2(e)) = exp(x).
+        if name == "math.exp2":
             return _patched(name, self._exp(self._multiply(x, self._inverse(encode_floats(np.asarray(_LOG2_E))))), x)
         if name == "math.expm1":
             return _patched(name, self._subtract(self._exp(x), ONE), x)
@@ -252,9 +280,10 @@ class ExactDomain(TypedDomain):
             return self._divide(ONE, self.unary("math.sqrt", x, element))
         result = _hashed(name, x)
         for code, value in ((ZERO, 0.0), (ONE, 1.0)):
-            known = float(UNARY[name](np.asarray(value)))
-            if not math.isfinite(known) or known == int(known):
-                result = np.where(x == code, encode_floats(np.asarray(known)), result)
+            # Keep results such as cos(0) = 1 and log(1) = 0, which folding passes use.
+            image = float(UNARY[name](np.asarray(value)))
+            if not math.isfinite(image) or image == int(image):
+                result = np.where(x == code, encode_floats(np.asarray(image)), result)
         return _patched(name, result, x)
 
     def binary(self, name: str, a: Array, b: Array, element: Attribute) -> Array:
@@ -275,7 +304,9 @@ class ExactDomain(TypedDomain):
             case "arith.maxnumf" | "arith.minnumf":
                 other = self.binary(f"arith.{name[6:9]}imumf", a, b, element)
                 return np.where(a == NAN, b, np.where(b == NAN, a, other))
-            case "payload.logaddexp":  # any commutative monoid, with -inf as its identity: (1 + 7 x) multiplies
+            # logaddexp must be commutative and associative, with the identity -inf. a + b + 7 a b is: it multiplies
+            # the numbers 1 + 7 a.
+            case "payload.logaddexp":
                 both = self._multiply(encode_floats(np.asarray(7.0)), self._multiply(a, b))
                 both = _patched(name, self._add(self._add(a, b), both), a, b)
                 return np.where(a == NEG_INF, b, np.where(b == NEG_INF, a, both))
@@ -290,7 +321,7 @@ class ExactDomain(TypedDomain):
         unordered = (np.asarray(a) == NAN) | (np.asarray(b) == NAN)
         return result | unordered if predicate == "ne" else result & ~unordered
 
-    def factor(self, x: Array, source: Attribute, target: Attribute) -> Array:
+    def dot_operand(self, x: Array, source: Attribute, target: Attribute) -> Array:
         return self.cast(x, source, target)
 
     def cast(self, x: Array, source: Attribute, target: Attribute) -> Array:
@@ -302,10 +333,11 @@ class ExactDomain(TypedDomain):
         if isinstance(target, IntegerType) and target.width.data == 1:
             return x != ZERO
         u, w = (part.astype(np.int64) for part in unpack(x))
-        value = u + Q * ((w - u) * pow(Q, -1, P) % P)  # the number modulo P * Q
+        value = u + Q * ((w - u) * pow(Q, -1, P) % P)  # The number modulo P * Q, by the Chinese remainder theorem.
         value = np.where(value > P * Q // 2, value - P * Q, value)
-        unknown = (mix(x, 3) & np.uint64(0xFFFF)).astype(np.int64)
-        return np.where(np.abs(value) < 1 << 30, value, unknown).astype(self.dtype(target))
+        # A small integer is exact. For all other numbers, such as fractions, the result is a hash.
+        hashed = (mix(x, 3) & np.uint64(0xFFFF)).astype(np.int64)
+        return np.where(np.abs(value) < 1 << 30, value, hashed).astype(self.dtype(target))
 
     def reduce(self, kind: ReductionKind, x: Array, axes: tuple[int, ...], element: Attribute) -> Array:
         x = np.asarray(x, np.uint64)

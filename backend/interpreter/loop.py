@@ -1,7 +1,8 @@
-"""The loop dialect, executed: every index is an array axis, a nest is a handful of array operations.
+"""Interpreter of the loop dialect: each loop index is an array axis, so a nest is a few NumPy operations.
 
-The last axes belong to the indices of the nest; each reduction puts its own in front, so that NumPy's broadcasting
-lets a value computed outside a reduction be used inside it as it is.
+The last axes belong to the free indices of the nest. A reduction adds axes before them. For example, the values in the
+body of a matmul `c[i, j] = sum_k a[i, k] * b[k, j]` have the axes [k, i, j]. NumPy broadcasting then lets the body use
+values from outside of the reduction unchanged.
 """
 
 from __future__ import annotations
@@ -33,15 +34,24 @@ from .payload import Product, feeds_only_a_sum, sum_of_product
 from .tensor import full
 
 MAX_ELEMENTS = 1 << 25
-"""The largest intermediate array; a reduction with a larger one is run in pieces."""
+"""Largest number of elements of an intermediate array. A reduction that needs more is executed in pieces."""
 
 
 @register_impls
 class LoopFunctions(InterpreterFunctions):
-    """Nests over any scalar domain.
+    """Ops of the loop dialect.
 
-    `chunk`: compute staged reductions in chunks of so many iterations of their first index and merge them with the
-    rescaling, as a kernel would; None computes their stages one after another.
+    Args:
+        domain: scalar domain.
+        chunk: iterations per chunk of a staged reduction. The partial results are merged by its rescaling, as in a
+            kernel. None computes each stage over its whole range.
+        sizes: values of the symbols of the program.
+
+    State during execution:
+        axes: array axis of each loop index.
+        shape: extents of the axes of the current reductions and of the nest.
+        sizes: result of `reduction_sizes` for the current nest.
+        range: iterations of the current chunk of a staged reduction, or None outside of one.
     """
 
     def __init__(self, domain: TypedDomain, chunk: int | None = None, sizes: Sizes | None = None) -> None:
@@ -56,7 +66,8 @@ class LoopFunctions(InterpreterFunctions):
     @impl(loop.NestOp)
     def nest(self, interpreter: Interpreter, op: loop.NestOp, args: PythonValues) -> PythonValues:
         shape = self.symbols.numbers(op.sizes)
-        if 0 in shape:  # nothing in it happens, not even a load of what is not there
+        # Without iterations the body must not be executed, because its loads could be out of bounds.
+        if 0 in shape:
             types = [r.type for r in op.results]
             return tuple(np.zeros(self.symbols.shape(t), self.domain.dtype(element_type(t))) for t in types)
         self.shape = shape
@@ -66,7 +77,10 @@ class LoopFunctions(InterpreterFunctions):
         return tuple(self._scatter(op, np.broadcast_to(_computed(self.domain, r), shape)) for r in results)
 
     def _scatter(self, op: loop.NestOp, value: Array) -> Array:
-        """The nest's values at the coordinates of its result: the identity unless it has a result map."""
+        """Returns the result tensor of a nest from the values of its iterations.
+
+        Without a result map both are equal. For example, the result map `(i, j) -> (2 * i + j)` flattens two indices.
+        """
         if op.result_map is None:
             return value
         shape = self.symbols.shape(op.results[0].type)
@@ -79,14 +93,14 @@ class LoopFunctions(InterpreterFunctions):
         return out
 
     def _enter(self, args: Sequence[SSAValue], ranges: Sequence[tuple[int, int]], inner: int) -> tuple[Array, ...]:
-        """Make the block arguments `args` axes, in front of `inner` existing ones; returns their values."""
+        """Adds an axis for each loop index in `args`, before `inner` existing axes. Returns the index values."""
         for d, (arg, (lo, hi)) in enumerate(zip(args, ranges, strict=True)):
             self.axes[arg] = Axis(inner + len(args) - 1 - d, lo, hi - lo)
         return tuple(self.axes[arg].values() for arg in args)
 
     @impl(loop.ReduceOp)
     def reduce(self, interpreter: Interpreter, op: loop.ReduceOp, args: PythonValues) -> PythonValues:
-        """All iterations at once, or in pieces where that would need too large an array."""
+        """Executes all iterations at once, or in pieces if the intermediate arrays would be too large."""
         shape = self.symbols.numbers(op.sizes)
         ranges = [(0, n) for n in shape]
         element = op.result.type
@@ -107,7 +121,8 @@ class LoopFunctions(InterpreterFunctions):
 
     def _reduce_range(self, interpreter: Interpreter, op: loop.ReduceOp, ranges: Sequence[tuple[int, int]]) -> Array:
         outer = self.shape
-        staged, self.range = self.range, None  # a chunk concerns its own stages only, not what is nested in them
+        # A chunk restricts the index of the stage itself, not reductions nested in it.
+        staged, self.range = self.range, None
         values = self._enter(op.body.block.args, ranges, len(outer))
         self.shape = tuple(hi - lo for lo, hi in ranges) + outer
         (x,) = interpreter.run_ssacfg_region(op.body, values, "reduce")
@@ -142,12 +157,17 @@ class LoopFunctions(InterpreterFunctions):
     def _merge(
         self, interpreter: Interpreter, op: loop.StagedReduceOp, a: PythonValues, b: PythonValues
     ) -> PythonValues:
-        """Two chunks' results as one: each moved into the common frame stage by stage, then combined."""
-        frame = [self.domain.constant(identity(r.kind.data, r.result.type), r.result.type) for r in op.stage_ops]
+        """Merges the partial results `a` and `b` of two chunks.
+
+        For each stage, in order, it rescales both partial results to the merged results of the earlier stages and
+        combines them. For online softmax the first stage merges the maxima, and the second one rescales both sums to
+        the merged maximum.
+        """
+        merged = [self.domain.constant(identity(r.kind.data, r.result.type), r.result.type) for r in op.stage_ops]
         for i, stage in enumerate(op.stage_ops):
-            old, new = (interpreter.run_ssacfg_region(op.rescale, (*x, *frame), "rescaling")[i] for x in (a, b))
-            frame[i] = combine_values(self.domain, stage.kind.data, old, new, stage.result.type)
-        return tuple(frame)
+            old, new = (interpreter.run_ssacfg_region(op.rescale, (*x, *merged), "rescaling")[i] for x in (a, b))
+            merged[i] = combine_values(self.domain, stage.kind.data, old, new, stage.result.type)
+        return tuple(merged)
 
     @impl(loop.LoadOp)
     def load(self, interpreter: Interpreter, op: loop.LoadOp, args: PythonValues) -> PythonValues:
@@ -177,9 +197,12 @@ def _computed(domain: TypedDomain, x: Array | Product) -> Array:
 
 
 def reduction_sizes(nest: loop.NestOp, symbols: Sizes) -> dict[Operation, int]:
-    """For each reduction inside `nest`, the elements of the largest array that executing its body at once makes.
+    """Estimates the memory that each reduction of a nest needs if all its iterations are executed at once.
 
-    What lies inside a further reduction counts one iteration of it, as that one may be run in pieces itself.
+    A nested reduction counts as one iteration, because it may be executed in pieces itself.
+
+    Returns:
+        The number of elements of the largest array in the body, by reduction.
     """
     loops = [nest, *(op for op in nest.body.walk() if isinstance(op, loop.ReduceOp))]
     extents = {a: n for op in loops for a, n in zip(op.body.block.args, symbols.numbers(op.sizes), strict=True)}
@@ -188,14 +211,15 @@ def reduction_sizes(nest: loop.NestOp, symbols: Sizes) -> dict[Operation, int]:
     for op in nest.body.walk(region_first=True):
         inside = {a for inner in op.walk() for region in inner.regions for a in region.block.args}
         used = (o for inner in op.walk() for o in inner.operands)
-        found = set[SSAValue]().union(*(depends.get(o, ()) for o in used)) - inside
-        depends.update(dict.fromkeys(op.results, found))
-        size, around = math.prod(extents[a] for a in found), op.parent_op()
-        products = op.results or op.operands  # A product that is only summed is not computed, nor is it when yielded.
+        indices = set[SSAValue]().union(*(depends.get(o, ()) for o in used)) - inside
+        depends.update(dict.fromkeys(op.results, indices))
+        size, ancestor = math.prod(extents[a] for a in indices), op.parent_op()
+        # A product that is only summed never becomes an array (`payload.Product`), and neither does its yield.
+        products = op.results or op.operands
         summed = all(isinstance(p.owner, MulfOp) and feeds_only_a_sum(p) for p in products)
-        while around is not None and not summed:
-            if isinstance(around, loop.ReduceOp):
-                sizes[around] = max(sizes.get(around, 0), size)
-                size //= math.prod(max(extents[a], 1) for a in around.body.block.args if a in found)
-            around = around.parent_op()
+        while ancestor is not None and not summed:
+            if isinstance(ancestor, loop.ReduceOp):
+                sizes[ancestor] = max(sizes.get(ancestor, 0), size)
+                size //= math.prod(max(extents[a], 1) for a in ancestor.body.block.args if a in indices)
+            ancestor = ancestor.parent_op()
     return sizes

@@ -1,6 +1,7 @@
-"""The payload, executed: the same functions at all levels, over any scalar domain.
+"""Interpreter of the payload, which is the scalar arithmetic of all levels (`arith`, `math` and `payload` ops).
 
-A product that only sums use is not computed: the sums run as matrix multiplications.
+A product that is only used by a sum is not computed (`Product`). The sum is executed as a matrix multiplication, which
+needs far less memory than all products.
 """
 
 from __future__ import annotations
@@ -27,7 +28,12 @@ from .domains import BINARY, INTEGER, UNARY, Array, TypedDomain, ranked
 
 @dataclass(frozen=True)
 class Product:
-    """The elementwise product of some values, not computed yet, because only sums of it are asked for."""
+    """Elementwise product that is not computed yet, because its only use is a sum.
+
+    Fields:
+        factors: the multiplied values.
+        element: element type of the product.
+    """
 
     factors: tuple[Array, ...]
     element: Attribute
@@ -40,7 +46,7 @@ class Product:
 
 
 def compact(x: Array) -> Array:
-    """`x` with size 1 along the axes in which it repeats itself."""
+    """Returns `x` with size 1 along the axes that broadcasting created, which have the stride 0."""
     x = np.asarray(x)
     if 0 in x.shape or 0 not in x.strides:
         return x
@@ -48,7 +54,10 @@ def compact(x: Array) -> Array:
 
 
 def _merge(domain: TypedDomain, product: Product, rank: int) -> tuple[Array, Array | None]:
-    """Multiply factors together until at most two are left, the ones that grow least first."""
+    """Returns the product as one or two factors, with None for a missing second one.
+
+    It multiplies pairs of factors, first the pair whose product is the least larger than its operands.
+    """
     factors = [ranked(compact(f), rank) for f in product.factors]
     while len(factors) > 2:
         pairs = [(i, j) for i in range(len(factors)) for j in range(i)]
@@ -64,7 +73,14 @@ def _merge(domain: TypedDomain, product: Product, rank: int) -> tuple[Array, Arr
 
 
 def sum_of_product(domain: TypedDomain, product: Product, shape: Sequence[int], axes: Sequence[int]) -> Array:
-    """The sum over `axes` of a product that broadcasts to `shape`; the axes disappear."""
+    """Returns the sum of a product over `axes`, which the result does not have.
+
+    Args:
+        domain: scalar domain.
+        product: product of values that broadcast to `shape`.
+        shape: extents of all axes.
+        axes: numbers of the summed axes.
+    """
     rank, element = len(shape), product.element
     a, b = _merge(domain, product, rank)
     if b is None:
@@ -76,12 +92,12 @@ def sum_of_product(domain: TypedDomain, product: Product, shape: Sequence[int], 
     times = prod(shape[d] for d in axes if not in_a[d] and not in_b[d])
     a = _presum(domain, a, [d for d in axes if in_a[d] and not in_b[d]], element)
     b = _presum(domain, b, [d for d in axes if in_b[d] and not in_a[d]], element)
-    kept = [d for d in range(rank) if d not in axes]
+    free = [d for d in range(rank) if d not in axes]
     if not summed:
         result = domain.binary("arith.mulf", a, b, element)
-        result = result.reshape([result.shape[d] for d in kept])
+        result = result.reshape([result.shape[d] for d in free])
     else:
-        result = _matmul(domain, a, b, kept, summed, element)
+        result = _matmul(domain, a, b, free, summed, element)
     if times == 1:
         return result
     return domain.binary("arith.mulf", result, domain.constant(float(times), element), element)
@@ -94,29 +110,39 @@ def _presum(domain: TypedDomain, x: Array, axes: list[int], element: Attribute) 
     return domain.reduce(ReductionKind.ADD, x, tuple(axes), element).reshape(shape)
 
 
-def _matmul(domain: TypedDomain, a: Array, b: Array, kept: list[int], summed: list[int], element: Attribute) -> Array:
-    """Sum over `summed` of a * b, which both depend on those axes; axes of size 1 stay of size 1."""
-    batch = [d for d in kept if a.shape[d] != 1 and b.shape[d] != 1]
-    rows = [d for d in kept if a.shape[d] != 1 and b.shape[d] == 1]
-    columns = [d for d in kept if a.shape[d] == 1 and b.shape[d] != 1]
-    single = [d for d in kept if a.shape[d] == 1 and b.shape[d] == 1]
+def _matmul(domain: TypedDomain, a: Array, b: Array, free: list[int], summed: list[int], element: Attribute) -> Array:
+    """Returns the sum of `a * b` over the axes `summed`, as a batched matrix product.
+
+    Args:
+        domain: scalar domain.
+        a: left factor, which depends on all axes in `summed`.
+        b: right factor, which also does.
+        free: numbers of the axes of the result. Axes of size 1 keep this size.
+        summed: numbers of the summed axes.
+        element: element type of the product.
+    """
+    batch = [d for d in free if a.shape[d] != 1 and b.shape[d] != 1]
+    rows = [d for d in free if a.shape[d] != 1 and b.shape[d] == 1]
+    columns = [d for d in free if a.shape[d] == 1 and b.shape[d] != 1]
+    single = [d for d in free if a.shape[d] == 1 and b.shape[d] == 1]
 
     def size(x: Array, dims: list[int]) -> int:
         return prod(x.shape[d] for d in dims)
 
-    done = [d for d in range(a.ndim) if d not in kept and d not in summed]
-    left = a.transpose(batch + rows + summed + columns + single + done)
-    left = left.reshape(size(a, batch), size(a, rows), size(a, summed))
-    right = b.transpose(batch + summed + columns + rows + single + done)
-    right = right.reshape(size(b, batch), size(b, summed), size(b, columns))
+    # Axes of `_presum` have size 1 in both factors.
+    presummed = [d for d in range(a.ndim) if d not in free and d not in summed]
+    lhs = a.transpose(batch + rows + summed + columns + single + presummed)
+    lhs = lhs.reshape(size(a, batch), size(a, rows), size(a, summed))
+    rhs = b.transpose(batch + summed + columns + rows + single + presummed)
+    rhs = rhs.reshape(size(b, batch), size(b, summed), size(b, columns))
     order = batch + rows + columns + single
     shape = [b.shape[d] if d in columns else a.shape[d] for d in order]
-    result = domain.matmul(left, right).reshape(shape)
-    return result.transpose([order.index(d) for d in kept])
+    result = domain.matmul(lhs, rhs).reshape(shape)
+    return result.transpose([order.index(d) for d in free])
 
 
 def feeds_only_a_sum(value: SSAValue) -> bool:
-    """Whether `value` is used once, by a reduction that adds, possibly through further products."""
+    """Returns true if the only use of `value` is a sum, or a multiplication whose result feeds only a sum."""
     use = next(iter(value.uses), None)
     if use is None or len(tuple(value.uses)) != 1:
         return False
@@ -130,7 +156,13 @@ def feeds_only_a_sum(value: SSAValue) -> bool:
 
 
 def stop(op: payload.AssertOp, value: Any, wrong: Any) -> None:
-    """Raise ExecutionError for an assertion that fails where `wrong` holds, with the first integer there."""
+    """Raises ExecutionError for a failed assertion, with the first wrong integer.
+
+    Args:
+        op: the assertion.
+        value: integers that it checks.
+        wrong: mask of the integers for which it fails.
+    """
     value, wrong = np.broadcast_arrays(value, wrong)
     operator, _, reason = op.message.data.rpartition(": ")
     place = location_text(op) or (op.place and op.place.data)
@@ -146,12 +178,17 @@ def _by_table(self: PayloadFunctions, interpreter: Interpreter, op: Operation, a
 
 @register_impls
 class PayloadFunctions(InterpreterFunctions):
-    """`arith`, `math` and `payload` on values of a scalar domain."""
+    """Ops of the dialects `arith`, `math` and `payload`.
+
+    Args:
+        domain: scalar domain.
+        sizes: values of the symbols of the program.
+        fail: called for a failed assertion with the op, the integers it checks and the mask of the wrong ones.
+    """
 
     def __init__(
         self, domain: TypedDomain, sizes: Sizes | None = None, fail: Callable[[payload.AssertOp, Any, Any], None] = stop
     ) -> None:
-        """`fail` is told of an assertion, its integers, and where it does not hold."""
         self.domain = domain
         self.sizes = sizes or Sizes()
         self.fail = fail
@@ -220,7 +257,9 @@ class PayloadFunctions(InterpreterFunctions):
     @impl(arith.BitcastOp)
     def bitcast(self, interpreter: Interpreter, op: arith.BitcastOp, args: PythonValues) -> PythonValues:
         if type(self.domain) is not TypedDomain:
-            raise ExecutionError("numbers that are not stored in a type have no bits", operator=op.name)
+            raise ExecutionError(
+                f"expected the typed domain for a bitcast, but got {self.domain.name}", operator=op.name
+            )
         return (np.asarray(args[0]).view(self.domain.dtype(element_type(op.result.type))),)
 
     @impl(payload.CombineBf16x3Op)

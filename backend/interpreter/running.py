@@ -1,5 +1,9 @@
-"""What all executors share: checking arguments, saying where an execution failed, and calling the functions that
-PyTorch computes."""
+"""Parts that all executors share.
+
+- The arguments of a program are checked (`check_arguments`).
+- Errors get the name and the source location of the failing op (`Position`).
+- Calls of functions that the program leaves to PyTorch are executed (`EagerFunctions`).
+"""
 
 from __future__ import annotations
 
@@ -24,17 +28,26 @@ from .domains import Array, RealDomain, TypedDomain
 
 
 def make_domain(name: str) -> TypedDomain:
-    """The scalar domain called `name`; raises ExecutionError for another name."""
+    """Returns the scalar domain `typed`, `real` or `exact`.
+
+    Raises:
+        ExecutionError: for any other name.
+    """
     from .exact import ExactDomain
 
     domains = {d.name: d for d in (TypedDomain, RealDomain, ExactDomain)}
     if name not in domains:
-        raise ExecutionError(f"no scalar domain {name!r}; there are typed, real and exact")
+        raise ExecutionError(f"expected a scalar domain typed, real or exact, but got {name}")
     return domains[name]()
 
 
 class Position(Interpreter.Listener):
-    """Remembers the ops that are being executed, outermost first, for errors."""
+    """Records the ops that are being executed, so that errors can name the failing op.
+
+    Fields:
+        stack: ops that have started and not ended, outermost first.
+        done: called with each op that ends, for progress reports.
+    """
 
     def __init__(self) -> None:
         self.stack: list[Operation] = []
@@ -42,7 +55,7 @@ class Position(Interpreter.Listener):
 
     @property
     def op(self) -> Operation | None:
-        """The innermost op that has started and not ended."""
+        """The innermost op that is being executed, or None."""
         return self.stack[-1] if self.stack else None
 
     def will_interpret_op(self, op: Operation, args: tuple[Any, ...]) -> None:
@@ -55,12 +68,16 @@ class Position(Interpreter.Listener):
 
     @contextmanager
     def located(self) -> Iterator[None]:
-        """Give errors the name and the place of the op at fault; other exceptions become ExecutionError."""
+        """Adds the name and the source location of the failing op to errors of the body.
+
+        Exceptions that are no CompileError become an ExecutionError.
+        """
         try:
             with np.errstate(all="ignore"):
                 yield
         except CompileError as error:
-            error.__notes__ = []  # the module as text, added upstream once per region
+            # xDSL adds the text of the module once per region.
+            error.__notes__ = []
             if self.op is not None:
                 error.operator = error.operator or self.op.name
                 error.location = error.location or location_text(self.op)
@@ -74,62 +91,94 @@ class Position(Interpreter.Listener):
 
 
 def storage(t: Attribute, sizes: Sizes | None = None) -> tuple[np.dtype[Any], tuple[int, ...]]:
-    """The NumPy type and the shape of a tensor, memref or scalar type, where symbols have the values `sizes`."""
+    """Returns the NumPy type and the shape of a tensor, memref or scalar type; `sizes` are its symbol values."""
     return numpy_dtype(t), (sizes or Sizes()).shape(t)  # pyright: ignore[reportUnknownArgumentType]
 
 
-def check_arguments(wanted: Sequence[Attribute], args: Sequence[Array], sizes: Sizes | None = None) -> list[Array]:
-    """`args` as arrays of exactly the types `wanted` at these `sizes`; ExecutionError names one that is not."""
-    if len(args) != len(wanted):
-        raise ExecutionError(f"@main takes {len(wanted)} arguments, not {len(args)}")
+def check_arguments(types: Sequence[Attribute], args: Sequence[Array], sizes: Sizes | None = None) -> list[Array]:
+    """Returns the arguments of `@main` as NumPy arrays.
+
+    Args:
+        types: argument types of `@main`.
+        args: arguments.
+        sizes: values of the symbols in the types.
+
+    Raises:
+        ExecutionError: if an argument is missing, or does not have exactly its type and shape.
+    """
+    if len(args) != len(types):
+        raise ExecutionError(f"expected {len(types)} arguments of @main, but got {len(args)}")
     checked: list[Array] = []
-    for i, (arg, t) in enumerate(zip(args, wanted, strict=True)):
+    for i, (arg, t) in enumerate(zip(args, types, strict=True)):
         array = np.asarray(arg)
         dtype, shape = storage(t, sizes)
         if array.shape != shape or array.dtype != dtype:
-            found = f"{array.dtype}{list(array.shape)}"
-            raise ExecutionError(f"needs {dtype}{list(shape)}, got {found}", argument=f"argument {i} of @main")
+            actual = f"{array.dtype}{list(array.shape)}"
+            raise ExecutionError(f"expected {dtype}{list(shape)}, but got {actual}", argument=f"argument {i} of @main")
         checked.append(array)
     return checked
 
 
 ENTRY_POINT_GROUP = "deplodock.interpreters"
-"""Entry points of this group, each a class of `InterpreterFunctions` that is made from a scalar domain and the sizes of
-a program, execute third-party ops."""
+"""Entry point group of plugins that execute third-party ops.
+
+Each entry point is a subclass of `InterpreterFunctions`. Its constructor takes a scalar domain and the values of the
+symbols of a program (`Sizes`).
+"""
 
 
 def register_plugins(interpreter: Interpreter, domain: TypedDomain, sizes: Sizes) -> None:
-    """Lets an interpreter execute the operations of plugins."""
+    """Registers the ops of installed plugins with an interpreter.
+
+    Args:
+        interpreter: interpreter that gets the ops.
+        domain: scalar domain.
+        sizes: values of the symbols of the program.
+    """
     for load in plugins(ENTRY_POINT_GROUP, (), "interpreter").values():
         interpreter.register_implementations(load()(domain, sizes))
 
 
 Eager: TypeAlias = Mapping[str, Callable[[Sequence[Array]], Sequence[Array]]]
-"""What computes the declared functions of a program, by name: arrays in, arrays out."""
+"""Implementations of the functions that a program leaves to PyTorch, by name. They take and return arrays."""
 
 
 def call_eager(
     name: str,
     eager: Eager,
     args: Sequence[Array],
-    wanted: Sequence[tuple[np.dtype[Any], tuple[int, ...]]],
+    result_types: Sequence[tuple[np.dtype[Any], tuple[int, ...]]],
     operator: str | None = None,
 ) -> list[Array]:
-    """The results of a function that PyTorch computes, which have to be of the types and shapes `wanted`. Raises
-    ExecutionError that names the `operator`, or the function."""
+    """Calls a function that the program leaves to PyTorch.
+
+    Args:
+        name: name of the function in the program.
+        eager: implementations by name.
+        args: arguments.
+        result_types: NumPy type and shape of each result, as the program declares them.
+        operator: name for error messages; None for `name`.
+
+    Raises:
+        ExecutionError: if there is no implementation, or a result does not have its declared type and shape.
+    """
     if name not in eager:
-        raise ExecutionError("left to PyTorch, which is not here", operator=operator or name)
+        raise ExecutionError(
+            "left to PyTorch, but there is no PyTorch implementation to call", operator=operator or name
+        )
     results = [np.asarray(r) for r in eager[name](args)]
-    found = [(r.dtype, r.shape) for r in results]
-    if found != [*wanted]:
-        given, declared = (", ".join(f"{dtype}{list(shape)}" for dtype, shape in each) for each in (found, wanted))
-        raise ExecutionError(f"PyTorch gives {given}, declared is {declared}", operator=operator or name)
+    actual_types = [(r.dtype, r.shape) for r in results]
+    if actual_types != [*result_types]:
+        actual, expected = (
+            ", ".join(f"{dtype}{list(shape)}" for dtype, shape in types) for types in (actual_types, result_types)
+        )
+        raise ExecutionError(f"expected results {expected}, but PyTorch returned {actual}", operator=operator or name)
     return results
 
 
 @register_impls
 class EagerFunctions(InterpreterFunctions):
-    """Calls in a program on whole tensors; those of declared functions go to `eager`."""
+    """`func.call`. Calls of functions without a body go to the implementations in `eager`."""
 
     def __init__(self, domain: TypedDomain, eager: Eager) -> None:
         self.domain = domain
@@ -141,7 +190,9 @@ class EagerFunctions(InterpreterFunctions):
         if not isinstance(callee, FuncOp) or not is_eager(callee):
             return interpreter.call_op(op.callee, args)
         if type(self.domain) is not TypedDomain:
-            raise ExecutionError("left to PyTorch, which computes on values of their own type only")
+            raise ExecutionError(
+                f"expected the typed domain for a function that is left to PyTorch, but got {self.domain.name}"
+            )
         full = [np.broadcast_to(a, shape_of(v.type)) for a, v in zip(args, op.operands, strict=True)]
         name, operator = callee.sym_name.data, str(callee.attributes[EAGER]).strip('"')
         return tuple(call_eager(name, self.eager, full, [storage(t) for t in op.result_types], operator))

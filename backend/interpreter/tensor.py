@@ -1,4 +1,4 @@
-"""The tensor dialect, executed."""
+"""Interpreter of the tensor dialect."""
 
 from __future__ import annotations
 
@@ -15,18 +15,28 @@ from .payload import Product, compact, sum_of_product
 
 
 def full(x: Array, value: SSAValue, sizes: Sizes) -> Array:
-    """`x` repeated to the shape of the type of `value` (a view)."""
+    """Returns the array of a value, broadcast to the full shape of its type (a view).
+
+    Args:
+        x: array, of size 1 along some indices.
+        value: SSA value of the array.
+        sizes: values of the symbols in its type.
+    """
     return np.broadcast_to(x, sizes.shape(value.type))
 
 
 def tensor_axes(shape: tuple[int, ...]) -> list[Axis]:
-    """The indices of a tensor of `shape`."""
+    """Returns an axis for each dimension of a tensor."""
     return [Axis(len(shape) - 1 - d, 0, n) for d, n in enumerate(shape)]
 
 
 @register_impls
 class TensorFunctions(InterpreterFunctions):
-    """Whole tensors; contractions are recognised by `payload.mulf` and run here."""
+    """Ops of the tensor dialect.
+
+    A contraction is a multiplication and a `tensor.reduce`. The multiplication returns a `Product`, and `reduce`
+    computes it as a matrix multiplication.
+    """
 
     def __init__(self, domain: TypedDomain, sizes: Sizes | None = None) -> None:
         self.domain = domain
@@ -55,9 +65,9 @@ class TensorFunctions(InterpreterFunctions):
         dims = [axis.values() for axis in tensor_axes(values.shape)]
         at = [np.broadcast_to(evaluate(e, dims, indices), values.shape) for e in op.map.data.results]
         inside = np.broadcast_to(within(op.map.data, result.shape, dims, indices), values.shape)
-        places = np.ravel_multi_index([c[inside] for c in at], result.shape) if inside.any() else np.zeros(0, np.int64)
+        offsets = np.ravel_multi_index([c[inside] for c in at], result.shape) if inside.any() else np.zeros(0, np.int64)
         scatter_into(
-            self.domain, op.kind.data, result.reshape(-1), places, values[inside], element_type(op.result.type)
+            self.domain, op.kind.data, result.reshape(-1), offsets, values[inside], element_type(op.result.type)
         )
         return (result,)
 
@@ -68,8 +78,8 @@ class TensorFunctions(InterpreterFunctions):
         if isinstance(x, Product):
             return (sum_of_product(self.domain, x, shape, dims),)
         x = ranked(compact(x), len(shape))
-        wanted = [n if d in dims else x.shape[d] for d, n in enumerate(shape)]
-        x = np.broadcast_to(x, wanted)
+        # Repeated values count in a sum: expand the reduced dimensions.
+        x = np.broadcast_to(x, [n if d in dims else x.shape[d] for d, n in enumerate(shape)])
         return (reduce_value(self.domain, op.kind.data, x, dims, element_type(op.source.type)),)
 
     @impl(tensor.PrefixScanOp)
@@ -81,10 +91,10 @@ class TensorFunctions(InterpreterFunctions):
     def fold(self, interpreter: Interpreter, op: tensor.ScanOp, args: PythonValues) -> PythonValues:
         first, last = len(op.carries), len(op.carries) + len(op.each)
         carries, shared = tuple(args[:first]), tuple(args[last:])
-        each = [full(np.asarray(a), v, self.sizes) for a, v in zip(args[first:last], op.each, strict=True)]
+        sequences = [full(np.asarray(a), v, self.sizes) for a, v in zip(args[first:last], op.each, strict=True)]
         histories: dict[int, list[Array]] = {i: [] for i in op.stacked}
         for t in range(op.steps):
-            carries = interpreter.call_op(op.step, (*carries, *(a[t] for a in each), *shared))
+            carries = interpreter.call_op(op.step, (*carries, *(a[t] for a in sequences), *shared))
             for i, history in histories.items():
                 history.append(full(np.asarray(carries[i]), op.carries[i], self.sizes))
         return tuple(np.stack(histories[i]) if i in histories else c for i, c in enumerate(carries))

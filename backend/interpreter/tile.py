@@ -1,8 +1,11 @@
-"""The tile dialect, executed: all blocks of a grid at once, a block being one more array axis.
+"""Interpreter of the tile dialect. It executes all thread blocks of a grid at once: the first array axis is the block.
 
-Inside a kernel a value has the shape [blocks, *tile], of size 1 along what it does not depend on. Layouts say only who
-holds which element, so they mean nothing here. A result element that no block writes, or that two write differently, is
-an error.
+Inside a kernel a value has the shape [blocks, *tile], with size 1 along the axes that it does not depend on. Layouts
+are ignored, because they only assign elements to threads. An element of a result that no block writes is an error, and
+so is one that is written twice with different values.
+
+`active` is the mask of the blocks that execute the current op. Blocks that have left a loop are inactive until the
+others have left it, too.
 """
 
 from __future__ import annotations
@@ -31,8 +34,18 @@ from .domains import Array, TypedDomain, combine_values, ranked, reduce_value, s
 
 @dataclass(eq=False)
 class Ring:
-    """What one ring holds, for a block that runs alone. `puts` are all groups in order, each with how many groups every
-    ring had by then; so many of them were `taken`, and so many `released`."""
+    """State of a circular buffer (`tile.ring`) through which a producer warp passes groups of tiles to consumer warps.
+
+    The interpreter executes the producer to its end, and then the consumers. The numbers of groups show whether the
+    real, concurrent execution would deadlock.
+
+    Fields:
+        slots: capacity in groups.
+        puts: all groups in order. Each is stored with the number of groups that the producer had put into every ring of
+            the kernel when this group was complete.
+        taken: number of groups that the consumers have read.
+        released: number of groups whose slots the consumers have given back.
+    """
 
     slots: int
     puts: list[tuple[tuple[Array, ...], list[int]]] = field(default_factory=list)
@@ -40,39 +53,59 @@ class Ring:
     released: int = 0
 
     def put(self, tiles: tuple[Array, ...], rings: Sequence[Ring]) -> None:
-        """Put a group; `rings` are all of the kernel."""
+        """Appends a group of tiles. `rings` are all rings of the kernel."""
         self.puts.append((tiles, [len(r.puts) + (r is self) for r in rings]))
 
     def take(self, rings: Sequence[Ring]) -> tuple[Array, ...]:
-        """The next group. Raises ExecutionError where the block waits for ever."""
+        """Returns the next group.
+
+        Raises:
+            ExecutionError: if the block deadlocks: the group is never put, or the producer needs a slot to get there
+                that is only released later.
+        """
         if self.taken == len(self.puts):
-            raise ExecutionError("waits for ever: takes more from a ring than is put into it")
+            raise ExecutionError("deadlock: takes more from a ring than is put into it")
         tiles, counts = self.puts[self.taken]
         for other, count in zip(rings, counts, strict=True):
             if count > other.slots + other.released:
-                raise ExecutionError(f"waits for ever: no slot of {other.slots} gets free")
+                raise ExecutionError(f"deadlock: none of {other.slots} slots is released")
         self.taken += 1
         return tiles
 
     def release(self, pending: int, nothing: Sequence[Array]) -> None:
-        """Give back the group that was taken before the `pending` newest ones: each tile becomes its `nothing`."""
+        """Releases the slot of the oldest group that is in use.
+
+        Args:
+            pending: number of taken groups that stay in use. They must be the newest ones.
+            nothing: value for each tile of the group, which a wrong later use would read (NaN).
+
+        Raises:
+            ExecutionError: if the group was not taken, or an older group is not released yet.
+        """
         if self.released + pending >= self.taken:
-            raise ExecutionError("gives back a slot of a ring that it did not take")
+            raise ExecutionError("releases a slot of a ring that it did not take")
         if self.released + pending + 1 != self.taken:
-            raise ExecutionError("gives back a group of a ring before an older one")
+            raise ExecutionError("releases a group of a ring before an older one")
         for array, value in zip(self.puts[self.released][0], nothing, strict=True):
             array[...] = value
         self.released += 1
 
     def check_empty(self) -> None:
-        """Raise ExecutionError if somebody put what nobody took, and so would have waited or left it lying."""
+        """Raises ExecutionError if a group was put and not taken, or taken and not released."""
         if not len(self.puts) == self.taken == self.released:
-            raise ExecutionError("leaves groups in a ring that were put and not taken, or taken and not given back")
+            raise ExecutionError("leaves groups in a ring that were put and not taken, or taken and not released")
 
 
 @dataclass
 class Row:
-    """The tiles in the places of one row, `[blocks, places, *tile]`, and which places hold one, `[blocks, places]`."""
+    """State of a row cache (`tile.row_buffer`), in which each block keeps the tiles of a row.
+
+    The position of a tile in the row is its `place`.
+
+    Fields:
+        data: tiles, as [blocks, places, *tile].
+        full: mask of the places that hold a tile, as [blocks, places].
+    """
 
     data: Array
     full: Array
@@ -81,56 +114,81 @@ class Row:
     def create(places: int, blocks: int, shape: Sequence[int], dtype: Any) -> Row:
         return Row(np.zeros((blocks, places, *shape), dtype), np.zeros((blocks, places), np.bool_))
 
-    def keep(self, value: Array, place: Array, active: Array) -> None:
-        blocks, places = self._where(place, active)
+    def store(self, value: Array, place: Array, active: Array) -> None:
+        """Stores a tile of each active block.
+
+        Args:
+            value: tile of each block.
+            place: place of the tile of each block.
+            active: mask of the blocks that store.
+        """
+        blocks, places = self._address(place, active)
         value = np.broadcast_to(value, (len(active), *self.data.shape[2:]))
         self.data[blocks, places], self.full[blocks, places] = value[blocks], True
 
-    def kept(self, place: Array, active: Array) -> Array:
-        """The tile in its own `place` of each block in `active`. Raises ExecutionError where none was put."""
-        blocks, places = self._where(place, active)
+    def load(self, place: Array, active: Array) -> Array:
+        """Returns the tile in the place `place` of each active block.
+
+        Raises:
+            ExecutionError: if a place holds no tile.
+        """
+        blocks, places = self._address(place, active)
         if not self.full[blocks, places].all():
             missing = int(places[np.argmin(self.full[blocks, places])])
-            raise ExecutionError(f"reads place {missing} of a row, where nothing was put")
-        found = np.zeros((len(active), *self.data.shape[2:]), self.data.dtype)
-        found[blocks] = self.data[blocks, places]
-        return found
+            raise ExecutionError(f"reads place {missing} of a row before a tile is stored there")
+        tiles = np.zeros((len(active), *self.data.shape[2:]), self.data.dtype)
+        tiles[blocks] = self.data[blocks, places]
+        return tiles
 
-    def _where(self, place: Array, active: Array) -> tuple[Array, Array]:
+    def _address(self, place: Array, active: Array) -> tuple[Array, Array]:
+        """Returns the numbers of the active blocks and the place of each. Raises ExecutionError for a wrong place."""
         blocks = np.flatnonzero(active)
         places = np.broadcast_to(place, active.shape)[blocks]
-        if np.any((places < 0) | (places >= self.full.shape[1])):
-            raise ExecutionError(f"a row of {self.full.shape[1]} places has no place {int(np.max(places))}")
+        count = self.full.shape[1]
+        wrong = places[(places < 0) | (places >= count)]
+        if wrong.size:
+            raise ExecutionError(f"expected a place of a row in 0..{count - 1}, but got {int(wrong[0])}")
         return blocks, places
 
 
 MAX_ELEMENTS = 1 << 24
-"""Elements of the largest value; a grid of more blocks than fit is run in pieces."""
+"""Largest number of elements of a value. A grid with larger values is executed in groups of blocks."""
 
 
 @dataclass
 class Buffer:
-    """A result in global memory: its elements so far and which of them were written."""
+    """Result tensor in global memory, with the mask of the elements that were written."""
 
     data: Array
     written: Array
 
 
 EXCHANGES = (tile.ClusterAllGatherOp, tile.ClusterReduceScatterOp)
-"""Operations in which the blocks of a cluster exchange tiles."""
+"""Ops in which the blocks of a cluster exchange tiles."""
 
 
 def trips(lower: Array, upper: Array, step: Array) -> tuple[int, Array]:
-    """The most iterations of a loop over all blocks, and each block's own number."""
+    """Returns the largest trip count of a loop over all blocks, and the trip count of each block.
+
+    Args:
+        lower: lower bound of each block.
+        upper: exclusive upper bound of each block.
+        step: step of each block, which must be positive.
+    """
     if np.any(step <= 0):
-        raise ExecutionError(f"a loop with step {int(np.min(step))}")
+        raise ExecutionError(f"expected a positive loop step, but got {int(np.min(step))}")
     count = np.maximum(0, -((lower - upper) // step))
     return int(np.max(count, initial=0)), count
 
 
 @register_impls
 class TileFunctions(ScfFunctions):
-    """Block programs over any scalar domain."""
+    """Ops of the tile dialect, and `scf.for` inside of kernels.
+
+    Args:
+        domain: scalar domain.
+        sizes: values of the symbols of the program.
+    """
 
     def __init__(self, domain: TypedDomain, sizes: Sizes | None = None) -> None:
         self.domain = domain
@@ -141,7 +199,7 @@ class TileFunctions(ScfFunctions):
     @classmethod
     def _impls(cls) -> Iterable[tuple[type[Operation], Any]]:
         yield from super()._impls()
-        # The same tiles elsewhere, or later.
+        # These ops move a tile to other memory or threads, or wait for it. Its elements do not change.
         for moved in (tile.AwaitOp, tile.CommitOp, tile.DotWaitOp, tile.ConvertLayoutOp, tile.StageOp):
             yield moved, lambda self, interpreter, op, args: OpImplResult(args, None)
         for stored in (tile.StoreOp, tile.TmaStoreOp):
@@ -174,7 +232,8 @@ class TileFunctions(ScfFunctions):
         largest = max((math.prod(shape_of(r.type)) for op in kernel.walk() for r in op.results), default=1)
         step = max(1, MAX_ELEMENTS // largest // kernel.cluster_size) * kernel.cluster_size
         if any(isinstance(op, tile.WarpSpecializeOp) for op in kernel.walk()):
-            # A ring is that of one block, or of the blocks of a cluster that run the same iterations.
+            # A `Ring` holds the state of one block, so blocks are executed one by one. Blocks of a cluster that
+            # exchange tiles run the same iterations and share it.
             step = kernel.cluster_size if any(isinstance(op, EXCHANGES) for op in kernel.walk()) else 1
         for first in range(0, blocks, step):
             numbers = np.arange(first, min(first + step, blocks))
@@ -186,14 +245,23 @@ class TileFunctions(ScfFunctions):
                 ring.check_empty()
 
     def _space(self, op: Operation, tile_of: SSAValue, symbols: Sequence[SSAValue], values: Sequence[Array]):
-        """The tile's indices and the symbols' values, all of the shape [blocks, *tile]."""
+        """Returns the indices of a tile, the values of symbols, and the mask of active blocks.
+
+        All of them broadcast to the shape [blocks, *tile].
+
+        Args:
+            op: unused.
+            tile_of: SSA value of the tile.
+            symbols: SSA values of the symbols of a map.
+            values: arrays of the symbols.
+        """
         shape = shape_of(tile_of.type)
         dims = [np.arange(n).reshape((1, n) + (1,) * (len(shape) - 1 - d)) for d, n in enumerate(shape)]
-        found: list[Array] = []
+        symbol_values: list[Array] = []
         for s, v in zip(symbols, values, strict=True):
             v = ranked(v, 1 + len(shape_of(s.type)))
-            found.append(v if shape_of(s.type) else v.reshape((-1,) + (1,) * len(shape)))
-        return dims, found, self.active.reshape((-1,) + (1,) * len(shape))
+            symbol_values.append(v if shape_of(s.type) else v.reshape((-1,) + (1,) * len(shape)))
+        return dims, symbol_values, self.active.reshape((-1,) + (1,) * len(shape))
 
     @impl(tile.LoadOp)
     def load(self, interpreter: Interpreter, op: tile.LoadOp, args: PythonValues) -> PythonValues:
@@ -207,13 +275,13 @@ class TileFunctions(ScfFunctions):
 
     @impl(tile.StageAsyncOp)
     def stage_async(self, interpreter: Interpreter, op: tile.StageAsyncOp, args: PythonValues) -> PythonValues:
-        """The tile as it arrives; where nothing is copied it holds what nobody may read."""
+        """Returns the copied tile. Where the predicate is false it is NaN, so that a use of it changes the result."""
         element, count = element_type(op.result.type), len(op.symbols)
         dims, symbols, active = self._space(op, op.result, op.symbols, args[1 : 1 + count])
         copied = active if op.predicate is None else active & ranked(args[-1], 1).reshape((-1,) + (1,) * len(dims))
         mask = inside(self.sizes.domain(op.domain), dims, symbols) & copied
-        rest = np.where(copied, self.domain.constant(0, element), self.domain.constant(float("nan"), element))
-        return (ranked(fetch(args[0], op.map.data, dims, symbols, mask, rest), 1 + len(dims)),)
+        fill = np.where(copied, self.domain.constant(0, element), self.domain.constant(float("nan"), element))
+        return (ranked(fetch(args[0], op.map.data, dims, symbols, mask, fill), 1 + len(dims)),)
 
     @impl(tile.TmaLoadOp)
     def tma_load(self, interpreter: Interpreter, op: tile.TmaLoadOp, args: PythonValues) -> PythonValues:
@@ -254,13 +322,13 @@ class TileFunctions(ScfFunctions):
         return (Row.create(row.places.data, len(self.active), row.shape, self.domain.dtype(element_type(row.tile))),)
 
     @impl(tile.RowBufferStoreOp)
-    def keep(self, interpreter: Interpreter, op: tile.RowBufferStoreOp, args: PythonValues) -> PythonValues:
-        args[1].keep(args[0], args[2], self.active)
+    def row_store(self, interpreter: Interpreter, op: tile.RowBufferStoreOp, args: PythonValues) -> PythonValues:
+        args[1].store(args[0], args[2], self.active)
         return ()
 
     @impl(tile.RowBufferLoadOp)
-    def kept(self, interpreter: Interpreter, op: tile.RowBufferLoadOp, args: PythonValues) -> PythonValues:
-        return (args[0].kept(args[1], self.active),)
+    def row_load(self, interpreter: Interpreter, op: tile.RowBufferLoadOp, args: PythonValues) -> PythonValues:
+        return (args[0].load(args[1], self.active),)
 
     @impl(tile.ClusterAllGatherOp)
     def peers(self, interpreter: Interpreter, op: tile.ClusterAllGatherOp, args: PythonValues) -> PythonValues:
@@ -279,10 +347,22 @@ class TileFunctions(ScfFunctions):
         return (parts.reshape(-1, *parts.shape[2:]),)
 
     def _of_cluster(self, value: Array, tile_of: SSAValue, ranks: int) -> Array:
-        """Returns a tile of each block as [clusters, ranks, *tile]."""
+        """Groups the tiles of all blocks by cluster.
+
+        Args:
+            value: tile of each block.
+            tile_of: SSA value of the tile.
+            ranks: number of blocks of a cluster.
+
+        Returns:
+            An array of the shape [clusters, ranks, *tile].
+
+        Raises:
+            ExecutionError: if some blocks of a cluster are inactive, for which the others would wait forever.
+        """
         clusters, shape = self.active.reshape(-1, ranks), shape_of(tile_of.type)
         if np.any(clusters != clusters[:, :1]):
-            raise ExecutionError("blocks of one cluster wait for others that do not come")
+            raise ExecutionError("deadlock: not all blocks of a cluster execute the exchange")
         value = np.broadcast_to(ranked(value, 1 + len(shape)), (len(self.active), *shape))
         return value.reshape(-1, ranks, *shape)
 
@@ -295,33 +375,41 @@ class TileFunctions(ScfFunctions):
     @impl(tile.AtomicRmwOp)
     def atomic_rmw(self, interpreter: Interpreter, op: tile.AtomicRmwOp, args: PythonValues) -> PythonValues:
         buffer, value, where = self._elements(op, args)
-        places = np.ravel_multi_index(where, buffer.data.shape) if value.size else np.zeros(0, np.int64)
-        scatter_into(self.domain, op.kind.data, buffer.data.reshape(-1), places, value, element_type(op.value.type))
+        offsets = np.ravel_multi_index(where, buffer.data.shape) if value.size else np.zeros(0, np.int64)
+        scatter_into(self.domain, op.kind.data, buffer.data.reshape(-1), offsets, value, element_type(op.value.type))
         return ()
 
     def _elements(
         self, op: tile.StoreOp | tile.AtomicRmwOp | tile.TmaStoreOp, args: PythonValues
     ) -> tuple[Buffer, Array, tuple[Array, ...]]:
-        """The buffer that a tile goes to, its elements that do, one after the other, and the coordinates of each."""
+        """Returns the destination buffer of a store, the stored elements as a list, and their coordinates.
+
+        Elements of inactive blocks and outside of the domain are left out.
+        """
         value, buffer = args[0], args[1]
         if not isinstance(buffer, Buffer):
-            raise ExecutionError("writes an input")
+            raise ExecutionError("expected a result buffer as the destination, but got an input")
         dims, symbols, active = self._space(op, op.value, op.symbols, args[2:])
         if isinstance(op, tile.TmaStoreOp):
             mask = active & within(op.map.data, buffer.data.shape, dims, symbols)
         else:
             mask = active & inside(self.sizes.domain(op.domain), dims, symbols)
-        places = coordinates(op.map.data, buffer.data.shape, dims, symbols, mask)
+        where = coordinates(op.map.data, buffer.data.shape, dims, symbols, mask)
         shape = (len(self.active), *shape_of(op.value.type))
         mask = np.broadcast_to(mask, shape)
         value = np.broadcast_to(ranked(value, len(shape)), shape)[mask]
-        return buffer, value, tuple(np.broadcast_to(p, shape)[mask] for p in places)
+        return buffer, value, tuple(np.broadcast_to(c, shape)[mask] for c in where)
 
     def _write(self, op: tile.StoreOp | tile.TmaStoreOp, args: PythonValues) -> PythonValues:
-        """Write the elements of a tile; none twice."""
+        """Writes the elements of a tile to a result.
+
+        Raises:
+            ExecutionError: if an element is written twice with different values.
+        """
         buffer, value, where = self._elements(op, args)
         data, written = buffer.data, buffer.written
-        if not where:  # a buffer of rank 0 takes no list of coordinates
+        # NumPy does not index an array of rank 0 by lists of coordinates.
+        if not where:
             data, written, where = data.reshape(1), written.reshape(1), (np.zeros(len(value), np.int64),)
         old = written[where] & ~self.domain.same(data[where], value)
         data[where] = value
@@ -385,7 +473,7 @@ class TileFunctions(ScfFunctions):
 
     @impl(tile.DotAsyncOp)
     def dot_async(self, interpreter: Interpreter, op: tile.DotAsyncOp, args: PythonValues) -> PythonValues:
-        """Computed at once: that nothing is read too early is in the types."""
+        """Computes the dot immediately. The types of the IR ensure that nothing reads the result too early."""
         lhs, rhs, acc, *condition = args
         counts = condition[0] if condition else np.asarray(op.scale_d_zero is None)
         zero = self.domain.constant(0, Float32Type())
@@ -393,19 +481,26 @@ class TileFunctions(ScfFunctions):
         return (self._contract(op, (lhs, rhs, acc), "wgmma"),)
 
     def _operand(self, value: SSAValue, x: Array, element: Attribute, atom: str | None) -> Array:
-        """An operand of a contraction as its atom takes it, in the accumulator's type, of full size in its tile."""
+        """Returns an operand of a dot, rounded as its atom does, as an array of full size in the accumulator type.
+
+        Args:
+            value: SSA value of the operand.
+            x: tiles of the operand.
+            element: element type of the accumulator.
+            atom: tensor core instruction; None for a dot of scalar instructions.
+        """
         x = ranked(x, 3)
         x = np.broadcast_to(x, (x.shape[0], *shape_of(value.type)))
         source = element_type(value.type)
         if not isinstance(source, AnyFloat):
-            raise ExecutionError(f"contracts {source}")
+            raise ExecutionError(f"expected a float operand of a dot, but got {source}")
         if atom == "mma" and isinstance(source, Float32Type):
             x = self.domain.unary(payload.RoundTf32Op.name, x, source)
-        return self.domain.cast(x, source, element) if atom is None else self.domain.factor(x, source, element)
+        return self.domain.cast(x, source, element) if atom is None else self.domain.dot_operand(x, source, element)
 
     @impl(scf.ForOp)
     def run_for(self, interpreter: Interpreter, op: scf.ForOp, args: PythonValues) -> PythonValues:
-        """A loop; blocks that run fewer iterations than others keep their values and write nothing any more."""
+        """Executes a loop for all blocks. A block with fewer iterations than others then keeps its values inactive."""
         lower, upper, step = (ranked(a, 1) for a in args[:3])
         state, outer = tuple(args[3:]), self.active
         most, count = trips(lower, upper, step)

@@ -102,7 +102,7 @@ def mma(machine: Machine, op: kernel.MmaOp, lhs: Array, rhs: Array, acc: Array) 
     a = matrices(_by_warp(machine, lhs, op.lhs), one.lhs)  # axes: block, warp, instruction row, m, k
     b = matrices(_by_warp(machine, rhs, op.rhs), one.rhs)  # axes: block, warp, instruction column, k, n
     narrow = element_type(op.lhs.type)
-    a, b = (machine.domain.factor(x, narrow, atom.accumulator) for x in (a, b))
+    a, b = (machine.domain.dot_operand(x, narrow, atom.accumulator) for x in (a, b))
     a = a.reshape(-1, a.shape[2] * atom.m, atom.k)
     b = np.moveaxis(b, 2, 3).reshape(len(a), atom.k, -1)
     product = machine.domain.matmul(a, b).reshape(len(a), -1, atom.m, 1 << len(cols), atom.n)
@@ -256,7 +256,7 @@ def wgmma(m: Machine, op: kernel.WgmmaOp, values: Scope) -> Array:
     rows, columns = _ROW + 8 * (r >> 1 & 1), r // 4 * 8 + 2 * (_WARPGROUP[:, None] % 4) + (r & 1)
     for first in sorted({thread // 128 * 128 for thread in m.running()}):
         a, b = (
-            m.domain.factor(x, op.element, wide)
+            m.domain.dot_operand(x, op.element, wide)
             for x in (
                 _lhs(m, op, values, first),
                 _in_shared(m, op, values, first, op.rhs, op.rhs_offset, op.columns, op.rhs_transposed is not None),

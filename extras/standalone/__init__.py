@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from xdsl.dialects.builtin import ModuleOp
 
-from ...backend.check_each import factor_roundoff, reduction_length, tolerance
+from ...backend.check_each import operand_roundoff, reduction_length, tolerance
 from ...backend.cuda.runtime.driver import Encoding, encoding
 from ...backend.dtypes import DTYPES
 from ...backend.host.launch_plan import Buffer, Launch, LaunchPlan, make_plan
@@ -72,7 +72,7 @@ def emit_standalone(kernel_module: ModuleOp, tensor_module: ModuleOp, text: str,
         typed = run(tensor_module, inputs, "typed")
     if len(real) != len(plan.output_buffers):
         raise ExecutionError(f"{len(real)} results at the tensor level, {len(plan.output_buffers)} at the kernel level")
-    length, factors = reduction_length(tensor_module), factor_roundoff(kernel_module)
+    length, factors = reduction_length(tensor_module), operand_roundoff(kernel_module)
     pairs = zip(plan.output_buffers, real, typed, strict=True)
     expected = [_expect(b, r, t, length, factors) for b, r, t in pairs]
     tables = _tables(expected)

@@ -219,7 +219,7 @@ def test_contractions_agree_between_levels():
 
 
 def test_arguments_are_checked():
-    with pytest.raises(ExecutionError, match=r"argument 1 of @main: needs float32\[9, 4\], got float64\[9, 4\]"):
+    with pytest.raises(ExecutionError, match=r"argument 1 of @main: expected float32\[9, 4\], but got float64\[9, 4\]"):
         run(module(AS_LOOP), [floats(2, 5, 9), np.zeros((9, 4)), floats(5)])
-    with pytest.raises(ExecutionError, match="takes 3 arguments, not 0"):
+    with pytest.raises(ExecutionError, match="expected 3 arguments of @main, but got 0"):
         run(module(AS_LOOP), [])

@@ -318,7 +318,7 @@ def test_some_blocks_only_and_refusals():
     assert not report.findings
     assert np.isnan(y[2:]).all()
     assert not np.isnan(y[:2]).any()
-    with pytest.raises(ExecutionError, match=r"argument 0 of @main: needs float32\[6, 250\]"):
+    with pytest.raises(ExecutionError, match=r"argument 0 of @main: expected float32\[6, 250\]"):
         simulate(module(ROW), [x[:3]])
     _, report = simulate(module(ROW.replace("%b[%c0] regs", "%b[%c4] regs")), [x])
     with pytest.raises(ExecutionError, match=r"test.mlir:28:3: out-of-bounds: thread 0 .*: %p = kernel.load"):

@@ -19,7 +19,7 @@ from xdsl.dialects.builtin import DenseArrayBase, IndexType, IntegerAttr, i64
 from xdsl.ir import Operation
 
 import deplodock
-from deplodock.backend.check_each import Checker, factor_roundoff, within
+from deplodock.backend.check_each import Checker, operand_roundoff, within
 from deplodock.backend.cuda.printer import print_cuda
 from deplodock.backend.cuda.runtime.nvrtc import compile_cubin
 from deplodock.backend.emulator import EmulatedProgram
@@ -188,14 +188,14 @@ def test_every_pass_is_checked_with_its_tolerance() -> None:
         run_passes(make_context(), module, [one])
         checker.after(one.name, module)
     product = next(op for op in module.walk() if isinstance(op, kernel.MmaOp))
-    assert factor_roundoff(module) == 2.0**-11
+    assert operand_roundoff(module) == 2.0**-11
     exact = np.ones(4)
-    assert within(exact + 2.0**-10, exact, exact, 1, factor_roundoff(module)).all()
-    assert not within(exact + 2.0**-8, exact, exact, 1, factor_roundoff(module)).any()
+    assert within(exact + 2.0**-10, exact, exact, 1, operand_roundoff(module)).all()
+    assert not within(exact + 2.0**-8, exact, exact, 1, operand_roundoff(module)).any()
     rounding = product.lhs.owner
     assert isinstance(rounding, payload.RoundTf32Op)
     product.operands[0] = rounding.operand
-    assert factor_roundoff(module) == 2.0**-10
+    assert operand_roundoff(module) == 2.0**-10
 
 
 def test_every_pass_of_warpgroups_is_checked() -> None:
@@ -207,7 +207,7 @@ def test_every_pass_of_warpgroups_is_checked() -> None:
         run_passes(make_context(), module, [one])
         checker.after(one.name, module)
     assert checker.synchronised
-    assert factor_roundoff(module) == 2.0**-10
+    assert operand_roundoff(module) == 2.0**-10
 
 
 def test_torch_has_a_switch() -> None:

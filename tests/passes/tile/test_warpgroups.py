@@ -119,9 +119,9 @@ def _without(module: ModuleOp, kind: type) -> ModuleOp:
 @pytest.mark.parametrize(
     ("mutate", "why"),
     [
-        (lambda m: _without(m, ConsumerReleaseOp), "waits for ever: no slot of 3"),
-        (lambda m: _without(m, ProducerLoadOp), "waits for ever: takes more"),
-        (lambda m: _taken_once_more(m), "waits for ever: takes more"),
+        (lambda m: _without(m, ConsumerReleaseOp), "deadlock: none of 3 slots"),
+        (lambda m: _without(m, ProducerLoadOp), "deadlock: takes more"),
+        (lambda m: _taken_once_more(m), "deadlock: takes more"),
     ],
 )
 def test_mistakes_with_rings_are_noticed_over_tiles(mutate, why: str) -> None:
@@ -144,8 +144,8 @@ def test_in_flight_over_tiles(name: str) -> None:
 @pytest.mark.parametrize(
     ("release", "why"),
     [
-        (lambda o: ConsumerReleaseOp(o.ring, None, o.condition), "gives back a group of a ring before an older one"),
-        (lambda o: ConsumerReleaseOp(o.ring, 1), "gives back a slot of a ring that it did not take"),
+        (lambda o: ConsumerReleaseOp(o.ring, None, o.condition), "releases a group of a ring before an older one"),
+        (lambda o: ConsumerReleaseOp(o.ring, 1), "releases a slot of a ring that it did not take"),
     ],
 )
 def test_late_releases_are_checked_over_tiles(release, why: str) -> None:
