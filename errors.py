@@ -40,7 +40,7 @@ REMEDIES = {
 """Kind of refusal -> default remedy. The kind is the anchor of a section in `PAGE`."""
 
 _NOT_AT_FAULT = ("xdsl", "torch", "numpy", "click")
-"""Packages below deplodock. A fault that they report was made by their caller."""
+"""Packages that deplodock calls. If they raise an error, the fault is in the code that called them."""
 
 
 def raised_at(error: BaseException) -> str:
@@ -224,7 +224,10 @@ class ShapeError(CompileError):
 
 
 class BorderError(CompileError):
-    """An operation that is illegal at the level of the program. `others` are errors for further operations."""
+    """An operation that is illegal at the level of the program, as `verify-level` reports it.
+
+    The attribute `others` has the errors for further operations.
+    """
 
 
 class ScheduleError(CompileError):

@@ -36,7 +36,7 @@ from .capture.eager_fallback import EagerCall, Fallback
 from .compilation import Compilation, compile_captured, one_at_a_time
 from .executors import AUTO, Executor, make_executor, target_for
 from .module_state import ModuleState, attribute
-from .repeated_calls import RepeatedCalls, unlike
+from .repeated_calls import RepeatedCalls, never_matches
 
 if TYPE_CHECKING:
     from torch.export import ExportedProgram
@@ -146,7 +146,7 @@ class CompiledFunction:
         """Adapts the program to changes of the modules since the last call. Raises CompileError if that is
         impossible."""
         state.check()
-        if not state.is_built_alike():
+        if not state.has_same_structure():
             self._switch()
             state = self._state or state
         if not state.is_current():
@@ -157,7 +157,7 @@ class CompiledFunction:
         one."""
         with one_at_a_time():
             others = [vars(self).copy(), *self._others[: OTHER_PROGRAMS - 1]]
-            earlier = next((n for n, other in enumerate(others) if other["_state"].is_built_alike()), None)
+            earlier = next((n for n, other in enumerate(others) if other["_state"].has_same_structure()), None)
             vars(self).update(vars(self._compile_again(self._module)) if earlier is None else others.pop(earlier))
             self._others = others
 
@@ -173,13 +173,13 @@ class CompiledFunction:
         sample of the elements (docs/refusals.md#stale-weights).
         """
         for program in [vars(self), *self._others]:
-            program["_calls"], program["_repeat"] = None, unlike
+            program["_calls"], program["_repeat"] = None, never_matches
             if (executor := program["_executor"]) is not None:
                 executor.refresh()
 
     def _forget_calls(self) -> None:
         self._calls: RepeatedCalls | None = None
-        self._repeat: Callable[..., Any] = unlike
+        self._repeat: Callable[..., Any] = never_matches
 
     def __repr__(self) -> str:
         """Returns the signature of the program, its target and its executor."""
@@ -292,8 +292,9 @@ class Options(TypedDict, total=False):
         cuda_graphs: whether a GPU runs the launches of a call as one CUDA graph, from the second call with the same
             shapes. Scratch memory then stays allocated between calls.
         prepack_weights: whether a CPU program keeps the values that depend on parameters and buffers alone, above all
-            weights in the order in which matmuls read them. They are computed again after a change that PyTorch counts
-            or that changes a sample of at most 64 words. After other changes call `refresh()` of the result.
+            weights in the order in which matmuls read them. A call computes them again if PyTorch's version counter of
+            a parameter has changed, or a sample of at most 64 of its words. After other changes call `refresh()` of
+            the result.
     """
 
     target: str

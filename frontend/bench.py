@@ -1,9 +1,11 @@
 """Compares a compiled program with PyTorch: first the errors, then the times, on the CPU or a GPU.
 
-The compared versions are called *arms*: eager PyTorch, torch.compile in some modes, and deplodock. The error of an arm
-is its distance to the same program in float64. Ours may be at most `WORSE` times the largest error of PyTorch's arms.
-Then the arms are timed in turn: on a GPU as CUDA graphs with a cold and a hot L2 cache and as calls from the host, on
-the CPU as calls.
+The compared versions are called *arms*: eager PyTorch, torch.compile in some modes, and deplodock.
+
+- The error of an arm is its distance to the same program in float64. Our error may be at most `MAX_ERROR_RATIO` times
+  the largest error of PyTorch's arms.
+- The arms are timed in turns. On a GPU they are timed as CUDA graphs with a cold and a hot L2 cache, and as calls from
+  the host. On the CPU they are timed as calls.
 """
 
 from __future__ import annotations
@@ -31,7 +33,7 @@ MODES = {"torch.compile": None, "max-autotune": "max-autotune-no-cudagraphs", "r
 """Arm -> mode of torch.compile. The benchmark itself times all arms as CUDA graphs. `reduce-overhead` makes its own
 CUDA graphs in addition, which matters for the times of calls."""
 
-WORSE = 1.5
+MAX_ERROR_RATIO = 1.5
 """Largest allowed ratio of our error to PyTorch's, both against float64."""
 
 REGIMES = {"cold": "device, cold L2", "hot": "device, hot L2", "call": "call"}
@@ -200,7 +202,7 @@ def _error(result: torch.Tensor, expected: torch.Tensor) -> float:
 
 def _is_right(errors: Mapping[str, float]) -> bool:
     most = max(e for arm, e in errors.items() if arm != OURS)
-    return errors[OURS] <= WORSE * most + torch.finfo(torch.float32).eps
+    return errors[OURS] <= MAX_ERROR_RATIO * most + torch.finfo(torch.float32).eps
 
 
 def _times(arms: Mapping[str, Subject], device: str, repetitions: int | None) -> dict[str, dict[str, Timing]]:

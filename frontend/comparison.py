@@ -33,7 +33,7 @@ Set by hand."""
 _ROUNDOFF = {row.name: row.roundoff for row in DTYPES.values() if row.fraction is not None}
 
 
-def tolerances(module: ModuleOp, sizes: Sizes | None = None, factors: float = 0.0) -> list[float]:
+def tolerances(module: ModuleOp, sizes: Sizes | None = None, operand_error: float = 0.0) -> list[float]:
     """Returns the relative tolerance of every result of `@main`; 0 for integers.
 
     The error of an operation is the largest error of its operands plus its own. n steps of a recurrence (`tensor.scan`)
@@ -42,17 +42,18 @@ def tolerances(module: ModuleOp, sizes: Sizes | None = None, factors: float = 0.
     Args:
         module: the program at the tensor or the loop level.
         sizes: values of the symbols.
-        factors: unit roundoff of the operands of matmuls, if they are rounded to tf32 (`backend.check_each`); else 0.
+        operand_error: relative error of the operands of matmuls if they are rounded to tf32, else 0
+            (`backend.check_each.operand_roundoff`).
     """
     flat = without_calls(module)
     functions = {op.sym_name.data: op for op in flat.ops if isinstance(op, FuncOp)}
     end = functions["main"].body.block.last_op
     assert end is not None
-    errors = _errors(functions["main"], functions, sizes or Sizes(), factors)
+    errors = _errors(functions["main"], functions, sizes or Sizes(), operand_error)
     return [HEADROOM * e if _is_float(v) else 0.0 for e, v in zip(errors, end.operands, strict=True)]
 
 
-def _errors(function: FuncOp, functions: Mapping[str, FuncOp], sizes: Sizes, factors: float) -> list[float]:
+def _errors(function: FuncOp, functions: Mapping[str, FuncOp], sizes: Sizes, operand_error: float) -> list[float]:
     """Returns the relative error of every result of a function, for exact arguments."""
     errors: dict[SSAValue, float] = {}
 
@@ -62,10 +63,10 @@ def _errors(function: FuncOp, functions: Mapping[str, FuncOp], sizes: Sizes, fac
             inner = [follow(region.block) for region in op.regions]
             worst = max((errors.get(v, 0.0) for v in op.operands), default=0.0)
             if isinstance(op, tensor.ScanOp):
-                step = _errors(functions[op.step.string_value()], functions, sizes, factors)
+                step = _errors(functions[op.step.string_value()], functions, sizes, operand_error)
                 added = [math.sqrt(op.steps) * e for e in step]
             else:
-                added = [_added_error(op, r, sizes, factors) for r in op.results]
+                added = [_added_error(op, r, sizes, operand_error) for r in op.results]
             inherited = inner[0] if inner else [worst] * len(added)
             errors.update({r: e + more for r, e, more in zip(op.results, inherited, added, strict=True)})
         assert block.last_op is not None
@@ -78,12 +79,12 @@ def _is_float(value: SSAValue) -> bool:
     return isinstance(element_type(value.type), AnyFloat)
 
 
-def _added_error(op: Operation, result: SSAValue, sizes: Sizes, factors: float) -> float:
+def _added_error(op: Operation, result: SSAValue, sizes: Sizes, operand_error: float) -> float:
     """Returns the relative error that one operation adds to those of its operands."""
     roundoff = _ROUNDOFF.get(str(element_type(result.type)), 0.0)
     if (terms := reduced_terms(op, sizes)) is not None:
         is_contraction = isinstance(op, tensor.ReduceOp) and isinstance(op.source.owner, arith.MulfOp)
-        return roundoff * math.sqrt(max(terms, 1)) + (2 * factors if is_contraction else 0.0)
+        return roundoff * math.sqrt(max(terms, 1)) + (2 * operand_error if is_contraction else 0.0)
     if isinstance(op, CastOp):
         return roundoff if roundoff > _ROUNDOFF.get(str(element_type(op.operand.type)), 0.0) else 0.0
     moves = op.name in ("payload.constant", "payload.select") or op.name.startswith(("tensor.", "loop."))

@@ -93,9 +93,10 @@ class Compilation:
             at its last `verify-level{level=...}`. Passes after the last `verify-level` belong to the last level.
         insert: passes in addition to the named pipelines (`read_insertion`).
         strategy: option `strategy` of the planning passes: `model`, or `simple` for rules without a cost model.
-        resolved: target with its numbers, which the passes read in the module. The argument `machine` sets it. By
-            default a CPU has the numbers of the local machine, and a GPU those of its architecture with the number of
-            multiprocessors of the local device. Constants in the record of plans correct both.
+        resolved: target with all its numbers, such as bandwidths; passes read it in the module. The argument `machine`
+            of the constructor sets it. By default a CPU has the numbers of the local machine, and a GPU those of its
+            architecture with the number of multiprocessors of the local device. Constants in the record of plans
+            correct both.
         checked: whether the program stops at an index that PyTorch would refuse.
         calls: the user's call for each operator, for errors.
         level: level of `module`.
@@ -293,15 +294,15 @@ class Compilation:
             self.seconds.append((name, time.perf_counter() - start))
         return self._texts[name]
 
-    def text(self, level: str, places: bool = False) -> str:
+    def text(self, level: str, with_locations: bool = False) -> str:
         """Returns the text of a level.
 
         CUDA and C++ start with a comment of facts about the program, such as versions (`stamp_comment`). The text of
-        the torch level contains the locations of the Python source, that of other levels only with `places`.
+        the torch level contains the locations of the Python source, that of other levels only with `with_locations`.
         """
         if level == "cuda" or level == "cpp" and on_cores(self.target):
             return stamp_comment(self.at("kernel")) + (self.cpp if on_cores(self.target) else self.cuda)
-        return print_module(self.at(level), debuginfo=places or level == "torch", width=WIDTH)
+        return print_module(self.at(level), debuginfo=with_locations or level == "torch", width=WIDTH)
 
 
 def _default_steps(levels: Sequence[str], options: dict[str, ParameterListType], insert: Sequence[str]) -> Steps:

@@ -382,7 +382,7 @@ class TensorsOnly(nn.Module):
         return tuple(r for i, r in enumerate(self.graph(*full)) if i not in self.computed)
 
     def run(self, program: Run, tensors: Sequence[torch.Tensor]) -> list[Any]:
-        """Returns all results of the graph: runs `program`, the compiled `forward`, and computes the integers."""
+        """Runs `program`, the compiled `forward`, computes the integers, and returns all results of the graph."""
         results = list(program(*tensors))
         for i, expr in sorted(self.computed.items()):
             symbols = {s: self.dimensions[str(s)] for s in expr.free_symbols}
@@ -439,9 +439,10 @@ def _save_compared(graph: Graph) -> None:
     """Marks the values of a joint graph that the forward graph must save, because recomputing them may change bits.
 
     These are the results of decisions (`_decides`), and rounded values (sums) from which both sides of a comparison are
-    computed. PyTorch's partitioner lets the backward graph recompute cheap values and those of a checkpoint. Two
-    kernels may add a sum in two orders, with different last bits. Then no element equals the maximum that the
-    forward graph has saved, so the gradient of the maximum is 0 / 0. An `argmax` may choose another element.
+    computed. PyTorch's partitioner lets the backward graph recompute cheap values and those of a checkpoint. The
+    kernels of the two graphs may add a sum in different orders, so that the last bits differ. Example: the gradient of
+    a maximum goes to the elements that equal it. If none equals the maximum that the forward graph has saved, the
+    gradient is 0 / 0. Likewise, a recomputed `argmax` may choose another element.
     `passes/tensor/fusion/inline.py` has the same rule for the kernels of one graph.
     """
     sums: list[Node] = []

@@ -58,8 +58,8 @@ class ModuleState:
         """Returns true if the modules have the same submodules, modes, hooks and tensors as before."""
         return _holds(self.entries)
 
-    def is_built_alike(self) -> bool:
-        """Returns true if submodules and modes are the same, and as many names as before share their tensors."""
+    def has_same_structure(self) -> bool:
+        """Returns true if submodules and modes are the same, and names that shared a tensor still share one."""
         tensors = {(i, id(owner.get(leaf))) for i, _, owner, leaf in self._links}
         return _holds(self._structure) and len(tensors) == len(self._tensors)
 
@@ -137,7 +137,7 @@ def attribute(module: nn.Module | None, program: Any, name: str) -> Any:
 
     Args:
         module: the module that was compiled, or None for a function.
-        program: the compiled program, which `eval()` and its like return.
+        program: the compiled program, which methods such as `eval()` return.
         name: the name of the attribute.
 
     Raises:

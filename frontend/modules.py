@@ -178,8 +178,8 @@ def read_program(module: str | PathLike[str] | ModuleOp) -> ModuleOp:
 
 
 def level_of(module: ModuleOp) -> Level:
-    """Returns the highest level at which all operations of a module are legal. Raises BorderError where there is
-    none."""
+    """Returns the highest level at which all operations of a module are legal. Raises BorderError if
+    there is none."""
     levels: tuple[Level, ...] = ("torch", "tensor", "loop", "tile", "kernel")
     legal: Level | None = next((level for level in levels if not any(border_violations(module, level))), None)
     if legal is None:

@@ -37,13 +37,13 @@ from .api import CompiledFunction
 from .bench import Subject, alone
 from .compilation import Compilation
 
-SECONDS, CALLS = 0.5, (5, 50)
-"""Seconds during which calls are traced, and the least and the largest number of traced calls."""
+TRACE_SECONDS, CALLS_TO_TRACE = 0.5, (5, 50)
+"""Seconds during which calls are traced, and the smallest and the largest number of traced calls."""
 
-TRACED = 5
-"""Number of traced calls whose time spans a profile contains."""
+MAX_STORED_CALLS = 5
+"""Largest number of traced calls whose time spans a profile contains."""
 
-FULL = 0.5
+LIMITED_SHARE = 0.5
 """Share of the roofline above which memory or compute is reported as the limit of a kernel. Set by hand."""
 
 
@@ -210,8 +210,8 @@ def measured(program: CompiledFunction, subject: Subject) -> Profile:
     for _ in range(2):
         executor.trace(args)
         isolated()
-    calls, seconds, end = list[tuple[Span, ...]](), list[float](), perf_counter() + SECONDS
-    while len(calls) < CALLS[0] or len(calls) < CALLS[1] and perf_counter() < end:
+    calls, seconds, end = list[tuple[Span, ...]](), list[float](), perf_counter() + TRACE_SECONDS
+    while len(calls) < CALLS_TO_TRACE[0] or len(calls) < CALLS_TO_TRACE[1] and perf_counter() < end:
         calls.append(tuple(executor.trace(args)))
         start = perf_counter()
         isolated()
@@ -227,7 +227,7 @@ def measured(program: CompiledFunction, subject: Subject) -> Profile:
     sizes = bind_sizes(main_function(compilation.at("loop")), [a.shape for a in args])
     costs = _costs(kernels_of(compilation, sizes.number), seconds_of, target, "measured")
     source = f"measured on {where}, median of {len(calls)} calls; roofs are those of {target.card}"
-    return Profile(source, costs, call, tuple(calls[-TRACED:]))
+    return Profile(source, costs, call, tuple(calls[-MAX_STORED_CALLS:]))
 
 
 def _costs(kernels: Sequence[Kernel], seconds: Mapping[str, float], target: Target, how: str) -> tuple[Cost, ...]:
@@ -255,7 +255,7 @@ def _limit(memory: float, compute: float) -> str:
     `memory` and `compute` are the least times for its bytes and operations, divided by its time. If it
     reads faster than memory can, the data comes from the caches.
     """
-    if max(memory, compute) < FULL:
+    if max(memory, compute) < LIMITED_SHARE:
         return "neither"
     if memory > compute:
         return "memory" if memory <= 1.1 else "caches"

@@ -38,7 +38,7 @@ class RepeatedCalls:
         self._captured, self._program = captured, program
         described = _described(captured) if _only_kernels(captured) else None
         self._calls = None if described is None else program.repeated_calls(*described, state)
-        self.call = unlike if self._calls is None else self._calls.call
+        self.call = never_matches if self._calls is None else self._calls.call
 
     def remember(self, tensors: Sequence[torch.Tensor], results: Sequence[torch.Tensor], result: Any) -> None:
         """Registers a call.
@@ -53,12 +53,13 @@ class RepeatedCalls:
         examples = list(results)
         for leaf, output in zip(pytree.tree_leaves(result), self._captured.outputs, strict=True):
             if output.kind == "result":
-                examples[output.index] = leaf  # Its strides may differ from those of the result of `@main`.
+                # The caller receives `leaf`, whose strides may differ from those of the result of `@main`.
+                examples[output.index] = leaf
         self._program.remember(self._calls, tensors, examples, self._captured.updates)
 
 
-def unlike(*args: Any, **kwargs: Any) -> Any:
-    """Returns NotImplemented: no registered call matches. It is the value of `call` for programs without a cache."""
+def never_matches(*args: Any, **kwargs: Any) -> Any:
+    """Returns NotImplemented. Programs without a cache have this function as `RepeatedCalls.call`."""
     return NotImplemented
 
 

@@ -24,7 +24,7 @@ from .records import Record, RecordError, json_of, read_json, record_of
 APPLICATION, VERSION = 0x64706C6B, 1
 """SQLite application id of our databases, and the version of their tables."""
 
-PATIENCE = 30.0
+WRITER_WAIT_SECONDS = 30.0
 """Seconds that a writer waits for another writer."""
 
 PREDICTED = "predicted"
@@ -111,10 +111,12 @@ class RecordFile(AbstractContextManager["RecordFile"]):
         self.path = str(path)
         with self._checked():
             if read_only:
-                self._db = sqlite3.connect(f"{Path(path).resolve().as_uri()}?mode=ro", uri=True, timeout=PATIENCE)
+                self._db = sqlite3.connect(
+                    f"{Path(path).resolve().as_uri()}?mode=ro", uri=True, timeout=WRITER_WAIT_SECONDS
+                )
             else:
                 Path(path).parent.mkdir(parents=True, exist_ok=True)
-                self._db = sqlite3.connect(self.path, timeout=PATIENCE)
+                self._db = sqlite3.connect(self.path, timeout=WRITER_WAIT_SECONDS)
             self._db.isolation_level = None
             self._prepare(read_only)
 

@@ -129,8 +129,11 @@ device."""
 _FACTORS = {name: entry["factors"] for name, entry in json.loads(FITTED.read_text(encoding="utf-8")).items()}
 
 DEFAULT = "sm_90a"
-"""Target of a program without a target. Fusion uses its numbers, before the fit, for all GPUs: the fit corrects the
-model of schedules, which has other terms than the model of fusion."""
+"""Target of a program without a target.
+
+The cost model of fusion uses its numbers for all GPUs, without the fitted factors. These factors correct the cost model
+of schedules, which has other terms.
+"""
 
 _FUSION = next(r for r in _RECORDS if r.name == DEFAULT)
 

@@ -54,8 +54,8 @@ COMMON = Measured("one lane of a core", 1, 2.0e10, 2.0e10, 6.25e9)
 """Assumed rates without a measurement: `fma` of one vector lane of one core, bandwidth of the whole CPU."""
 
 LAST_OF_CORE = 32 * KIB * KIB
-"""Largest share of the last-level cache that the model assumes for a core, in bytes. Other virtual machines use the
-cache too."""
+"""Largest share of the last-level cache that the model assumes for a core, in bytes. On a virtual machine the operating
+system reports the whole cache, which other machines of the host use too."""
 
 
 def costs_of(processor: str) -> CoreCosts:

@@ -113,7 +113,7 @@ class RegisterUse:
     """32-bit registers of a thread that ptxas allocates, measured in machine code (`tests/machine_code.py`).
 
     Attributes:
-        rows: addresses, counters and intermediate values of a kernel without matmuls.
+        rows: registers for addresses, counters and intermediate values in a kernel without matmuls.
         sums: the same of a kernel with matmuls on CUDA cores.
         atoms: the same of a kernel with matmuls on tensor cores.
         fused: additional registers of a kernel that computes other reductions in addition to a matmul.

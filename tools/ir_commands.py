@@ -96,7 +96,7 @@ def _executor(name: str, compilation: Compilation) -> Executor:
 
 def _outcome(compilation: Compilation, executor: Executor, seed: int) -> dict[str, Any]:
     """Runs a program and compares its results with the interpreter's. Returns data for `reports.outcome_text`."""
-    from ..backend.check_each import factor_roundoff, input_types, interpreted, make_inputs, reduction_length
+    from ..backend.check_each import input_types, interpret, make_inputs, operand_roundoff, reduction_length
     from ..backend.host.launch_plan import make_plan
     from ..dialects.shapes.binding import sample_sizes
     from ..dialects.support.calls import main_function
@@ -106,10 +106,10 @@ def _outcome(compilation: Compilation, executor: Executor, seed: int) -> dict[st
     written = compilation.at("tensor" if compilation.level == "torch" else compilation.level)
     sizes = sample_sizes(main_function(written))
     inputs = make_inputs(input_types(written), seed, sizes)
-    first, real = (interpreted(written, inputs, domain) for domain in ("typed", "real"))
+    first, real = (interpret(written, inputs, domain) for domain in ("typed", "real"))
     actual = [to_numpy(t) for t in executor.run([to_torch(a) for a in inputs])]
-    length, factors = reduction_length(written, sizes), factor_roundoff(kernels)
-    results = [_result(*values, length, factors) for values in zip(actual, first, real, strict=True)]
+    length, operand_error = reduction_length(written, sizes), operand_roundoff(kernels)
+    results = [_result(*values, length, operand_error) for values in zip(actual, first, real, strict=True)]
     judge = "simulator" if written is kernels else "reference"
     return {
         "executor": executor.name,
@@ -121,7 +121,7 @@ def _outcome(compilation: Compilation, executor: Executor, seed: int) -> dict[st
     }
 
 
-def _result(actual: Array, first: Array, real: Array, length: int, factors: float) -> dict[str, Any]:
+def _result(actual: Array, first: Array, real: Array, length: int, operand_error: float) -> dict[str, Any]:
     """Compares a result with the expected one.
 
     Args:
@@ -129,7 +129,7 @@ def _result(actual: Array, first: Array, real: Array, length: int, factors: floa
         first: result of the program as it is written, in its own types.
         real: result of the program as it is written, computed in float64.
         length: terms of the longest reduction.
-        factors: relative rounding error of the operands of matmuls (`check_each.factor_roundoff`).
+        operand_error: relative rounding error of the operands of matmuls (`check_each.operand_roundoff`).
     """
     import numpy as np
 
@@ -142,9 +142,9 @@ def _result(actual: Array, first: Array, real: Array, length: int, factors: floa
         wrong = int((actual != first).sum())
         reason = f"{wrong} elements differ" if wrong else ""
         return {**row, "error": wrong / max(first.size, 1), "ok": not wrong, "reason": reason}
-    ok = bool(np.all(within(actual, first, real, length, factors)))
+    ok = bool(np.all(within(actual, first, real, length, operand_error)))
     finite = np.isfinite(real) & np.isfinite(actual.astype(np.float64))
     scale = float(np.max(np.abs(real), where=finite, initial=0.0)) or 1.0
     error = float(np.max(np.abs(actual - real), where=finite, initial=0.0))
-    allowed = tolerance(first.astype(np.float64), real, first.dtype, length, factors)
+    allowed = tolerance(first.astype(np.float64), real, first.dtype, length, operand_error)
     return {**row, "error": error / scale, "tolerance": allowed / scale, "ok": ok}

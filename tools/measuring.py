@@ -16,7 +16,7 @@ import torch
 from ..backend.cuda.kernel_texts import entries
 from ..backend.cuda.runtime.timing import count, ncu_missing
 from ..errors import ExecutionError
-from ..frontend.bench import OURS, REGIMES, WORSE, Measurement, environment, measure, quick_look
+from ..frontend.bench import MAX_ERROR_RATIO, OURS, REGIMES, Measurement, environment, measure, quick_look
 from ..frontend.executors import DEFAULT_GPU, compiler_missing, cuda_missing
 from ..frontend.profile import Profile, measured, predicted
 from ..target.attribute import on_cores
@@ -100,7 +100,7 @@ def _bench_text(measurement: Measurement, width: int | None) -> list[str]:
         note += " Device times are of CUDA graphs, by events."
         note += "".join(f" Without a graph: {arm} ({why})." for arm, why in without.items())
     note += " Errors are against float64." if measurement.errors else f" {measurement.note.capitalize()}."
-    wrong = f" WRONG: {OURS} errs more than {WORSE} times as much as PyTorch."
+    wrong = f" WRONG: {OURS} errs more than {MAX_ERROR_RATIO} times as much as PyTorch."
     return [f"\nmeasured on {where}", bench_table(measurement, width), note + wrong * (measurement.right is False)]
 
 

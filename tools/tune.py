@@ -83,7 +83,7 @@ def tune(params: Params, compiled: Callable[[dict[str, Any]], Sequence[Compilati
     with terminal.progress(quiet=params.verbose > 1), steps("loading PyTorch"):
         from ..frontend.compilation import device_target
         from ..frontend.tuning.calibration import renew
-        from ..frontend.tuning.search import How
+        from ..frontend.tuning.search import TuneOptions
         from ..frontend.tuning.task import tasks_of
         from ..frontend.tuning.trial import Deadline
         from ..passes.record_file import PREDICTED
@@ -107,7 +107,7 @@ def tune(params: Params, compiled: Callable[[dict[str, Any]], Sequence[Compilati
     deadline = Deadline().after(params.budget)
     records = None if params.kept == "none" else open_records(params.kept, new=True)
     searching = params.budget if device == PREDICTED or loaded is None else (1 - COMPARING) * params.budget
-    how = How(device, params.policy, searching, params.trials, params.seed, params.threads)
+    how = TuneOptions(device, params.policy, searching, params.trials, params.seed, params.threads)
     searches, device = _searched(compilations, tasks, how, records, params)
     if records is not None and device != PREDICTED:
         renew(records, tasks[0].target, device)

@@ -130,7 +130,7 @@ def compute_eagerly(
         return memory.view(getattr(torch, DTYPES[buffer.dtype].torch)).view(buffer.shape)
 
     if step.function not in eager:
-        raise ExecutionError("left to PyTorch, which is not here", operator=step.function)
+        raise ExecutionError("left to PyTorch, but there is no PyTorch implementation to call", operator=step.function)
     results = eager[step.function]([tensor(i) for i in step.inputs])
     for i, result in zip(step.outputs, results, strict=True):
         buffer = tensor(i)

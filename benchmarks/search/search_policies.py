@@ -20,7 +20,7 @@ from typing import Any
 import click
 
 from deplodock.frontend.tuning.policies import POLICIES as LIBRARY_POLICIES
-from deplodock.frontend.tuning.running import MOST
+from deplodock.frontend.tuning.running import MAX_ROUNDS
 from deplodock.frontend.tuning.trial import Policy
 from deplodock.progress import steps
 from deplodock.tools.tables import curves as plotted
@@ -68,7 +68,7 @@ def run(kernel: Kernel, make: Callable[[Any, int], Policy], seed: int, trials: i
 @click.option("--libraries", is_flag=True)
 @click.option("--seeds", default=3)
 @click.option("--trials", default=32)
-@click.option("--samples", default=MOST)
+@click.option("--samples", default=MAX_ROUNDS)
 @click.option("--only", default="")
 @click.option("--json", "file", default=None)
 @click.option("--plot", default=None)

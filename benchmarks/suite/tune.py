@@ -38,7 +38,7 @@ from ..common.results import FOLDER, UNTUNED, Row, commit_here, file_name, geome
 SUITES = ("seed84", "classes")
 
 
-def tune_case(case: Case, records: Path, workers: Workers, how: tuned.How, modes: tuple[str, ...]) -> Row:
+def tune_case(case: Case, records: Path, workers: Workers, how: tuned.TuneOptions, modes: tuple[str, ...]) -> Row:
     """Searches schedules for the kernels of one case, and measures the program with the best ones.
 
     Args:
@@ -123,7 +123,7 @@ def main(
     records = path.with_name(f".{path.stem}-tuned.db")
     if only_constants:
         return click.echo(constants(records))
-    how = tuned.How("cpu", policy, budget, trials, threads=torch.get_num_threads())
+    how = tuned.TuneOptions("cpu", policy, budget, trials, threads=torch.get_num_threads())
     settings = f"{sources_digest()} {torch.get_num_threads()} {modes} {budget} {trials} {policy}"
     journal_path = path.with_name(f".{path.stem}-tuned-{hashlib.sha256(settings.encode()).hexdigest()[:12]}.jsonl")
     journal, commit, rows = Journal(journal_path, limit), commit_here(), list[Row]()

@@ -72,9 +72,9 @@ def emit_standalone(kernel_module: ModuleOp, tensor_module: ModuleOp, text: str,
         typed = run(tensor_module, inputs, "typed")
     if len(real) != len(plan.output_buffers):
         raise ExecutionError(f"{len(real)} results at the tensor level, {len(plan.output_buffers)} at the kernel level")
-    length, factors = reduction_length(tensor_module), operand_roundoff(kernel_module)
+    length, operand_error = reduction_length(tensor_module), operand_roundoff(kernel_module)
     pairs = zip(plan.output_buffers, real, typed, strict=True)
-    expected = [_expect(b, r, t, length, factors) for b, r, t in pairs]
+    expected = [_expect(b, r, t, length, operand_error) for b, r, t in pairs]
     tables = _tables(expected)
     if cpu:
         target = _Cpu(kernel_module)

@@ -1,9 +1,9 @@
 """Calibrates the constants of a target: fits a factor for each rate and cost to the measured trials of a device.
 
 The fit minimises the logarithms of measured over predicted seconds. Differences within a nest have full weight, because
-they decide the choice of a schedule. The common error of all schedules of a nest has a lower weight (`OFFSET`).
-Residuals have Huber's weights, which bound the effect of outliers. A prior draws each factor to 1, so that constants
-that no nest depends on do not change. The factors are stored in the records.
+they decide the choice of a schedule. The common error of all schedules of a nest has a lower weight
+(`COMMON_ERROR_WEIGHT`). Residuals have Huber's weights, which bound the effect of outliers. A prior draws each factor
+to 1, so that constants that no nest depends on do not change. The factors are stored in the records.
 """
 
 from __future__ import annotations
@@ -30,43 +30,45 @@ from ...target.model import Target
 from .building import nest_of, parse_schedule
 from .search import device_name
 
-CORE = (
+CPU_CONSTANTS = (
     *("rates.memory", "rates.cache", "rates.vector", "rates.special", "rates.fma", "rates.launch"),
     *("costs.access", "costs.gathered", "costs.turned", "costs.masked", "costs.fold", "costs.step", "costs.block"),
     *("costs.product", "costs.pack", "costs.far_turn", "costs.sum", "costs.seek"),
 )
-"""Fitted constants of a CPU."""
+"""Names of the constants of a CPU that are fitted (`Target.numbers`)."""
 
-CARD = (
+GPU_CONSTANTS = (
     *("rates.memory", "rates.cache", "rates.bulk", "rates.store", "rates.vector", "rates.special", "rates.fma"),
     *("rates.mma", "rates.clock", "rates.launch", "rates.latency", "rates.barrier", "rates.bulk_latency"),
     *("rates.overlap", "rates.issue_warps", "rates.fma_warps", "rates.shared_read"),
 )
-"""Fitted constants of a GPU."""
+"""Names of the constants of a GPU that are fitted (`Target.numbers`)."""
 
-OFFSET = 0.4
+COMMON_ERROR_WEIGHT = 0.4
 """Weight of the common error of the schedules of a nest, relative to their differences. Tuned by hand."""
 
-FAR = 0.3
-"""Threshold of Huber's weights: larger residuals count linearly. A logarithm; the factor is 1.35."""
+HUBER_THRESHOLD = 0.3
+"""Residual, log(measured / predicted), above which the penalty is linear and not quadratic (Huber). It stands for a
+factor of 1.35."""
 
-DRAWN = 0.6
-"""Standard deviation of the prior of a factor. A logarithm; the factor is 1.8."""
+PRIOR_DEVIATION = 0.6
+"""Standard deviation of the prior of log(factor). It stands for a factor of 1.8."""
 
-WIDEST = 8.0
-"""Largest factor; the smallest is 1 / `WIDEST`."""
+MAX_FACTOR = 8.0
+"""Largest fitted factor; the smallest is 1 / `MAX_FACTOR`."""
 
-WEIGHT = 8
-"""Total weight of the trials of a nest, in trials. More trials of a nest add no weight: their errors are correlated."""
+NEST_WEIGHT = 8
+"""Largest total weight of the trials of a nest, in trials. More trials add no weight, because their errors are
+correlated."""
 
-STEPS, CHANGE = 6, 0.05
-"""Gauss-Newton steps, and the step of finite differences, a logarithm."""
+NEWTON_STEPS, DIFFERENCE_STEP = 6, 0.05
+"""Number of Gauss-Newton steps, and the change of log(factor) in finite differences."""
 
-NESTS, TRIALS = 60, 40
-"""Largest numbers of nests, those with most trials first, and of trials of a nest."""
+MAX_NESTS, MAX_TRIALS_PER_NEST = 60, 40
+"""Largest numbers of nests and of trials of a nest in a fit: the nests with most trials, and their fastest trials."""
 
-FEWEST = 6
-"""Smallest number of trials of all nests for a fit."""
+MIN_TRIALS = 6
+"""Smallest number of trials, over all nests, for a fit."""
 
 
 @dataclass(frozen=True)
@@ -120,24 +122,24 @@ class Fit:
 
 
 def fit(samples: Sequence[Sample], target: Target) -> Fit | None:
-    """Fits factors for the constants of an uncalibrated target. Returns None for fewer than `FEWEST` trials."""
-    if sum(len(s.seconds) for s in samples) < FEWEST:
+    """Fits factors for the constants of an uncalibrated target. Returns None for fewer than `MIN_TRIALS` trials."""
+    if sum(len(s.seconds) for s in samples) < MIN_TRIALS:
         return None
-    names = CORE if target.core is not None else CARD
+    names = CPU_CONSTANTS if target.core is not None else GPU_CONSTANTS
 
     def residuals(logs: Floats) -> Floats:
         """Returns the residuals of all trials, log(measured / predicted), for factors with the logarithms `logs`.
 
-        The common residual of a nest is multiplied by `OFFSET`.
+        The common residual of a nest is multiplied by `COMMON_ERROR_WEIGHT`.
         """
         scaled, parts = target.scaled(_factors(names, logs)), list[Floats]()
         for s in samples:
             r = np.nan_to_num(np.log(np.asarray(s.seconds) / s.predicted(scaled)))
-            parts.append(r - (1 - OFFSET) * r.mean())
+            parts.append(r - (1 - COMMON_ERROR_WEIGHT) * r.mean())
         return np.concatenate(parts)
 
     counts = np.concatenate([np.full(len(s.seconds), len(s.seconds)) for s in samples])
-    logs = robust_fit(residuals, len(names), np.minimum(WEIGHT / counts, 1.0))
+    logs = robust_fit(residuals, len(names), np.minimum(NEST_WEIGHT / counts, 1.0))
     factors = {n: f for n, f in _factors(names, logs).items() if abs(math.log(f)) > 0.01}
     scaled = target.scaled(factors)
     off = _off(samples, target), _off(samples, scaled)
@@ -153,14 +155,15 @@ def robust_fit(residuals: Callable[[Floats], Floats], count: int, weights: Float
         count: number of factors.
         weights: weight of each residual, which multiplies Huber's weight.
     """
-    logs, drawn = np.zeros(count), (FAR / DRAWN) ** 2
-    for _ in range(STEPS):
+    logs, prior_weight = np.zeros(count), (HUBER_THRESHOLD / PRIOR_DEVIATION) ** 2
+    for _ in range(NEWTON_STEPS):
         now = residuals(logs)
-        jacobian = np.stack([(residuals(logs + CHANGE * unit) - now) / CHANGE for unit in np.eye(count)], axis=1)
-        huber = weights * np.minimum(1.0, FAR / np.maximum(np.abs(now), 1e-12))
-        normal = jacobian.T @ (huber[:, None] * jacobian) + np.eye(count) * drawn
-        step = np.linalg.solve(normal, -jacobian.T @ (huber * now) - drawn * logs)
-        logs = np.clip(logs + np.clip(step, -0.7, 0.7), -math.log(WIDEST), math.log(WIDEST))
+        columns = [(residuals(logs + DIFFERENCE_STEP * unit) - now) / DIFFERENCE_STEP for unit in np.eye(count)]
+        jacobian = np.stack(columns, axis=1)
+        huber = weights * np.minimum(1.0, HUBER_THRESHOLD / np.maximum(np.abs(now), 1e-12))
+        normal = jacobian.T @ (huber[:, None] * jacobian) + np.eye(count) * prior_weight
+        step = np.linalg.solve(normal, -jacobian.T @ (huber * now) - prior_weight * logs)
+        logs = np.clip(logs + np.clip(step, -0.7, 0.7), -math.log(MAX_FACTOR), math.log(MAX_FACTOR))
     return logs
 
 
@@ -197,11 +200,11 @@ def samples_of(records: RecordFile, target: str, device: str, excluded: Mapping[
         if e.seconds and e.options == "[]" and e.key not in excluded:
             timed[e.key][e.schedule] = e.seconds
     texts, samples = records.nests(), list[Sample]()
-    for key, trials in sorted(timed.items(), key=lambda item: -len(item[1]))[:NESTS]:
+    for key, trials in sorted(timed.items(), key=lambda item: -len(item[1]))[:MAX_NESTS]:
         text = texts.get(key, ("", ""))[1]
         if text and len(trials) > 1:
             nest = nest_of(parse_module(make_context(), text, f"{key}.mlir"))
-            chosen = sorted(trials.items(), key=lambda t: t[1])[:TRIALS]
+            chosen = sorted(trials.items(), key=lambda t: t[1])[:MAX_TRIALS_PER_NEST]
             samples.append(Sample(nest, [s for s, _ in chosen], [t for _, t in chosen]))
     return samples
 

@@ -43,7 +43,8 @@ class Workers:
         self.runner = Worker(Runner, device, threads)
 
     def __enter__(self) -> Workers:
-        self.runner.start()  # takes seconds, while the first candidates are built
+        # The start takes seconds. In the meantime the first candidates are built.
+        self.runner.start()
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -230,12 +231,12 @@ class Measuring(Evaluator):
             built = self.first[1]
         else:
             (built,) = self.workers.build(self.task, [candidate], self.deadline)
-        measured = self._run(candidate, built, whole=True)
+        measured = self._run(candidate, built, thorough=True)
         if isinstance(measured, Trial):
             return measured
         return Trial(candidate, measured.ratio * self.best.seconds, min(measured.noise, 1.0))
 
-    def _run(self, candidate: Candidate, built: Built | str, whole: bool = False) -> Measured | Trial:
+    def _run(self, candidate: Candidate, built: Built | str, thorough: bool = False) -> Measured | Trial:
         """Returns the times of a candidate, or the trial of a failed one."""
         if isinstance(built, str):
             return Trial(candidate, None, failure=built)
@@ -245,7 +246,7 @@ class Measuring(Evaluator):
             call("load", "candidate", built, limit=self.limit)
             if wrong := call("check", "candidate", limit=self.limit):
                 return Trial(candidate, None, failure=f"wrong: {wrong}")
-            return call("time", "candidate", best, whole, limit=self.limit)
+            return call("time", "candidate", best, thorough, limit=self.limit)
         except WorkerFailed as error:
             return self._failed(candidate, error)
 

@@ -82,7 +82,8 @@ def fusions(compilation: Compilation) -> Iterator[Fusion]:
 def explain_fusion(compilation: Compilation, most: int = 24) -> str:
     """Returns the values of a program that may be materialised, as text, or "" if there are none.
 
-    Each value has the price of deciding otherwise, and the argument of `--schedule` that does.
+    For each value the text has the predicted cost of the opposite decision, and the argument of `--schedule` that
+    makes it.
 
     Args:
         compilation: the program.

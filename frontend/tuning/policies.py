@@ -68,7 +68,7 @@ class ModelPolicy(History):
 
 
 EXPLORATION, DEVIATION = 0.03, 0.01
-"""Weights C and D of SP-MCTS. They raise the score of nodes with few visits."""
+"""Weights C and D in the score of a node (`MctsPolicy`). They raise the score of nodes with few visits."""
 
 MOST_EXPANDED = 8
 """Number of candidates whose neighbours are added: the planner's best (`mcts`), the fastest measured (`bayes`)."""
@@ -259,16 +259,16 @@ class BayesPolicy(History):
         at_tried, at_untried = (np.array([self._pool[c] for c in some]) for some in (tried, untried))
         prior = y.mean()
         similarities = {octaves: _similarity(at_tried, at_tried, octaves) for octaves in LENGTH_SCALES}
-        cases = [(octaves, wrong) for octaves in LENGTH_SCALES for wrong in MODEL_DEVIATIONS]
-        likely = [MODEL_DEVIATIONS[wrong] + _likelihood(y - prior, similarities[o], wrong) for o, wrong in cases]
+        cases = [(octaves, model_error) for octaves in LENGTH_SCALES for model_error in MODEL_DEVIATIONS]
+        likely = [MODEL_DEVIATIONS[e] + _likelihood(y - prior, similarities[o], e) for o, e in cases]
         weights = np.exp(np.array(likely) - max(likely))
-        for weight, (octaves, wrong) in zip(weights / weights.sum(), cases, strict=True):
+        for weight, (octaves, model_error) in zip(weights / weights.sum(), cases, strict=True):
             if weight >= LEAST_WEIGHT:
-                across = COMMON_DEVIATION**2 + wrong**2 * _similarity(at_untried, at_tried, octaves)
-                covariance = _covariance(similarities[octaves], wrong)
+                across = COMMON_DEVIATION**2 + model_error**2 * _similarity(at_untried, at_tried, octaves)
+                covariance = _covariance(similarities[octaves], model_error)
                 solved = np.linalg.solve(covariance, np.column_stack([y - prior, across.T]))
                 explained = np.einsum("ij,ji->i", across, solved[:, 1:])
-                variance = wrong**2 + COMMON_DEVIATION**2 + TRIAL_DEVIATION**2 - explained
+                variance = model_error**2 + COMMON_DEVIATION**2 + TRIAL_DEVIATION**2 - explained
                 yield weight, prior + across @ solved[:, 0], np.sqrt(np.maximum(variance, 1e-12))
 
     def _add(self, candidates: Sequence[Candidate]) -> None:
@@ -293,20 +293,20 @@ def _similarity(a: Array, b: Array, octaves: float) -> Array:
     return (1 + distance + distance**2 / 3) * np.exp(-distance)
 
 
-def _covariance(similarity: Array, wrong: float) -> Array:
-    """Returns the covariance of the errors of trials, for a deviation `wrong` of the model."""
-    return COMMON_DEVIATION**2 + wrong**2 * similarity + TRIAL_DEVIATION**2 * np.eye(len(similarity))
+def _covariance(similarity: Array, model_error: float) -> Array:
+    """Returns the covariance of the errors of trials, if the model's error has the standard deviation `model_error`."""
+    return COMMON_DEVIATION**2 + model_error**2 * similarity + TRIAL_DEVIATION**2 * np.eye(len(similarity))
 
 
-def _likelihood(y: Array, similarity: Array, wrong: float) -> float:
+def _likelihood(y: Array, similarity: Array, model_error: float) -> float:
     """Returns the Gaussian log-likelihood of errors, up to a constant.
 
     Args:
         y: errors of trials: logarithms of measured over predicted time, minus their mean.
         similarity: correlation of the trials.
-        wrong: standard deviation of the model's error.
+        model_error: standard deviation of the model's error.
     """
-    covariance = _covariance(similarity, wrong)
+    covariance = _covariance(similarity, model_error)
     return float(-y @ np.linalg.solve(covariance, y) - np.linalg.slogdet(covariance)[1]) / 2
 
 

@@ -29,20 +29,22 @@ from ..executors import cpu_program
 from .building import Built
 from .task import Task
 
-SAMPLE = 5e-4
+MIN_SAMPLE_SECONDS = 5e-4
 """Shortest sample in seconds. Shorter kernels are launched several times for a sample."""
 
-LOOK, ROUNDS, MOST = 3, 4, 101
-"""Rounds before the first decision, between further decisions, and at most."""
+FIRST_ROUNDS, ROUNDS_PER_STEP, MAX_ROUNDS = 3, 4, 101
+"""Numbers of rounds, each with one sample of the candidate and one of the best: before the first decision, between
+further decisions, and at most."""
 
-CLEARLY, SURELY = 1.5, 1.02
-"""Ratios to the best above which timing stops: of the minima after `LOOK` rounds; of the lower end of the interval."""
+SLOWER_AT_FIRST, SLOWER = 1.5, 1.02
+"""Ratios of a candidate's time to that of the best above which timing stops. The first applies to the few samples of
+the first decision. The second applies to the lower end of the 95 % interval of the ratio."""
 
-NARROW = 0.005
-"""Relative half width of the interval at which timing stops."""
+NARROW_INTERVAL = 0.005
+"""Relative half width of the 95 % interval of the time below which timing stops."""
 
-ENOUGH = 0.4
-"""Seconds after which timing stops."""
+MAX_TIMING_SECONDS = 0.4
+"""Seconds after which timing stops on the CPU; twice as many if it is thorough."""
 
 
 @dataclass(frozen=True)
@@ -124,30 +126,32 @@ class Runner:
                 return ""
         return "; ".join(_described(d) for d in differences if not d.ok)
 
-    def time(self, name: str, best: str | None, whole: bool = False) -> Measured:
+    def time(self, name: str, best: str | None, thorough: bool = False) -> Measured:
         """Times a candidate in turns with the best so far.
 
         Args:
             name: name of the loaded candidate.
             best: name of the loaded best candidate, or None.
-            whole: whether to go on until the interval is narrow or time is up, even if the candidate is clearly slower.
+            thorough: whether to continue until the interval is narrow or the time is up, even if the candidate is
+                clearly slower.
         """
         if self.device != "cpu":
-            return self._on_gpu(name, best, whole)
+            return self._on_gpu(name, best, thorough)
         arms = [name] if best is None else [name, best]
         once = {arm: min(self._sample(arm, 1) for _ in range(2)) for arm in arms}
-        repeats = {arm: max(1, int(SAMPLE / seconds)) for arm, seconds in once.items()}
+        repeats = {arm: max(1, int(MIN_SAMPLE_SECONDS / seconds)) for arm, seconds in once.items()}
         samplers = {arm: partial(self._sample, arm, repeats[arm]) for arm in arms}
-        samples, start = in_turns(samplers, LOOK), perf_counter()
-        if best is not None and not whole and min(samples[name]) > CLEARLY * min(samples[best]):
+        samples, start = in_turns(samplers, FIRST_ROUNDS), perf_counter()
+        if best is not None and not thorough and min(samples[name]) > SLOWER_AT_FIRST * min(samples[best]):
             ratio = min(samples[name]) / min(samples[best])
             return Measured(min(samples[name]), ratio, 1.0, True)
         while True:
-            for arm, more in in_turns(samplers, ROUNDS).items():
+            for arm, more in in_turns(samplers, ROUNDS_PER_STEP).items():
                 samples[arm] += more
             measured = compared(samples[name], None if best is None else samples[best])
-            enough = len(samples[name]) >= MOST or perf_counter() - start >= ENOUGH * (1 + whole)
-            if measured.noise < NARROW or enough or measured.slower and not whole:
+            seconds = perf_counter() - start
+            enough = len(samples[name]) >= MAX_ROUNDS or seconds >= MAX_TIMING_SECONDS * (1 + thorough)
+            if measured.noise < NARROW_INTERVAL or enough or measured.slower and not thorough:
                 return measured
 
     def _sample(self, name: str, repeats: int) -> float:
@@ -155,21 +159,21 @@ class Runner:
         program = self._programs[name]
         return sum(s.seconds for _ in range(repeats) for s in program.trace(self._args)) / repeats
 
-    def _on_gpu(self, name: str, best: str | None, whole: bool) -> Measured:
+    def _on_gpu(self, name: str, best: str | None, thorough: bool) -> Measured:
         from ...backend.cuda.runtime.timing import on_device
 
         arms: dict[str, Callable[[], object]] = {
             arm: partial(self._programs[arm].run, self._args) for arm in ([name] if best is None else [name, best])
         }
         times = on_device(arms, 5)
-        if best is not None and not whole and (ratio := times[name].median / times[best].median) > CLEARLY:
+        if best is not None and not thorough and (ratio := times[name].median / times[best].median) > SLOWER_AT_FIRST:
             return Measured(times[name].median, ratio, 1.0, True)
         times = on_device(arms, 40)
         if best is None:
             return Measured(times[name].median, 1.0, times[name].noise, False)
         noise = math.hypot(times[name].noise, times[best].noise)
         ratio = times[name].median / times[best].median
-        return Measured(times[name].median, ratio, noise, ratio * (1 - noise) > SURELY)
+        return Measured(times[name].median, ratio, noise, ratio * (1 - noise) > SLOWER)
 
 
 def compared(samples: Sequence[float], base_samples: Sequence[float] | None = None) -> Measured:
@@ -187,7 +191,7 @@ def compared(samples: Sequence[float], base_samples: Sequence[float] | None = No
         return Measured(quartile, 1.0, noise, False)
     base, more = _quartile(base_samples)
     ratio, noise = quartile / base, math.hypot(noise, more)
-    return Measured(quartile, ratio, noise, ratio * (1 - noise) > SURELY)
+    return Measured(quartile, ratio, noise, ratio * (1 - noise) > SLOWER)
 
 
 def _quartile(samples: Sequence[float]) -> tuple[float, float]:

@@ -33,11 +33,12 @@ from .trial import Candidate, Deadline, DeadlinePassed, Evaluator, Policy, Trial
 from .worker import WorkerFailed
 
 CLOSE_TO_ROOF, ABOVE_ROOF = 0.97, 1.1
-"""Share of the roofline at which a search ends. Above the second one the rates of the target do not fit the device."""
+"""Shares of the roofline between which a search ends. Above the second one the rates of the target do not fit the
+device, so that the roofline means nothing."""
 
 
-AGAIN = 0.1
-"""Share of the time of a search for timing the planner's pick and the best in turns once more."""
+REMEASURING_SHARE = 0.1
+"""Share of the time of a search that is reserved for timing the planner's pick and the best once more, in turns."""
 
 TIME_IS_UP = "the time is used up"
 
@@ -47,7 +48,8 @@ class Limits:
     """Limits of a search.
 
     Attributes:
-        seconds: soft limit: the current measurement is completed. The share `AGAIN` is for measuring the best again.
+        seconds: soft limit: the current measurement is completed. The share `REMEASURING_SHARE` of it is reserved for
+            measuring the best again.
         trials: largest number of trials.
         deadline: hard limit, at which the current work is cancelled.
     """
@@ -108,7 +110,7 @@ class Search:
 
     def over(self) -> str:
         """Returns the reason to end the search, or ""."""
-        if self.elapsed >= (1 - AGAIN) * self.limits.seconds:
+        if self.elapsed >= (1 - REMEASURING_SHARE) * self.limits.seconds:
             return TIME_IS_UP
         if len(self.trials) >= self.limits.trials:
             return "all trials are done"
@@ -181,7 +183,7 @@ def search(
             seen.update(fresh)
             measure(fresh)
         state.ended = ended
-        _again(state, evaluator, keeper)
+        _remeasure(state, evaluator, keeper)
     except KeyboardInterrupt:
         state.ended = "interrupted"
     except (WorkerFailed, DeadlinePassed) as error:
@@ -190,7 +192,7 @@ def search(
     return state
 
 
-def _again(state: Search, evaluator: Evaluator, keeper: _Keeper) -> None:
+def _remeasure(state: Search, evaluator: Evaluator, keeper: _Keeper) -> None:
     """Times the planner's pick and the best in turns once more. The faster one becomes the best."""
     first, best = state.untuned, state.best
     if first is None or best is None or first.seconds is None or first.candidate == best.candidate:
@@ -239,20 +241,20 @@ def limit_of(task: Task, trial: Trial) -> str:
 
 
 LEAST_SHARE = 0.5
-"""Smallest time of a nest, relative to an equal share for all nests."""
+"""Smallest search time of a nest, relative to the time it would have if all remaining nests had the same."""
 
-FUSING = 0.25
-"""Share of the time for other fusion plans, if there are any. Half of it is for enumerating them."""
+FUSION_SHARE = 0.25
+"""Share of the search time for other fusion plans, if there are any. Half of it is for enumerating them."""
 
-PLANS = 3
+MAX_FUSION_PLANS = 3
 """Largest number of other fusion plans that are searched."""
 
-CLEARLY = 0.98
-"""Largest time of a preferred fusion plan, relative to the planner's plan."""
+MAX_FUSION_RATIO = 0.98
+"""Largest ratio of another plan's time to that of the planner's plan for which the other plan is chosen."""
 
 
 @dataclass(frozen=True)
-class How:
+class TuneOptions:
     """Options of a search.
 
     Attributes:
@@ -274,7 +276,7 @@ class How:
 
 def tune(
     tasks: Sequence[Task],
-    how: How,
+    how: TuneOptions,
     records: RecordFile | None,
     report: Callable[[Search], None],
     workers: WorkerPool | None,
@@ -311,7 +313,7 @@ def tune(
 
 def tune_program(
     compilation: Compilation,
-    how: How,
+    how: TuneOptions,
     records: RecordFile | None,
     report: Callable[[Search], None],
     workers: WorkerPool | None,
@@ -329,12 +331,12 @@ def tune_program(
     """
     expected = dict[str, float]()
     deadline = deadline or Deadline().after(how.seconds)
-    plans = _plans(compilation, expected, deadline.after(FUSING / 2 * how.seconds))
+    plans = _plans(compilation, expected, deadline.after(FUSION_SHARE / 2 * how.seconds))
     if len(plans) < 2:
         return tune(tasks_of(compilation), how, records, report, workers, deadline)
     plan = planned = plans[0]
     done, measured = dict[str, Search](), dict[str, float]()
-    for share in (1 - FUSING, *[FUSING / 2 / PLANS] * PLANS):
+    for share in (1 - FUSION_SHARE, *[FUSION_SHARE / 2 / MAX_FUSION_PLANS] * MAX_FUSION_PLANS):
         new = [task for task in plan.tasks if task.key not in done]
         if not new or done and not deadline.left:
             break
@@ -348,7 +350,7 @@ def tune_program(
         plan = min(plans, key=lambda plan: plan.seconds(times))
     complete = [plan for plan in plans if all(task.key in done for task in plan.tasks)]
     best = min(complete, key=lambda plan: plan.seconds(measured), default=planned)
-    if best in complete and best.seconds(measured) > CLEARLY * planned.seconds(measured):
+    if best in complete and best.seconds(measured) > MAX_FUSION_RATIO * planned.seconds(measured):
         best = planned
     if records is not None and (best is not planned or planned.key in records.plans().fusions):
         records.add_fusion(best.key, best.roots)
@@ -412,7 +414,7 @@ def pipeline_argument(searches: Sequence[Search]) -> str:
 
 
 def _named(pipeline: str, options: Mapping[str, ParameterListType]) -> str:
-    """Returns a named pipeline with the options that one of its passes has."""
+    """Returns a named pipeline as text, with those of the `options` that one of its passes has."""
     names = {f.name for p in parse_passes(pipeline) for f in fields(p)}
     texts = [f"{n}={','.join(map(value_text, v))}" for n, v in options.items() if n in names]
     return f"{pipeline}{{{' '.join(texts)}}}" if texts else pipeline

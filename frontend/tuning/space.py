@@ -30,11 +30,12 @@ from .trial import Candidate
 Values = tuple[Hashable, ...]
 """Values of the decisions, in the order of `NestSpace.names`."""
 
-WORDS = ("f32_matmul_precision", "cluster_k", "cluster", "cache_rows", "atom", "copy")
-"""Decisions that determine others. Another value is taken from the planner's most similar candidate that has it."""
+LEADING_DECISIONS = ("f32_matmul_precision", "cluster_k", "cluster", "cache_rows", "atom", "copy")
+"""Decisions that determine others, so that they are not changed alone. Instead, another value comes with the planner's
+most similar candidate that has it (`NestSpace._nearest`)."""
 
-MOST = {"split_k": 64, "group_m": 16, "warps": 32}
-"""Largest value of a decision in powers of two. Legality may be stricter. Tuned by hand."""
+MAX_VALUES = {"split_k": 64, "group_m": 16, "warps": 32}
+"""Decision -> largest value, for decisions that change by a factor of two. Legality may be stricter. Tuned by hand."""
 
 MOST_STAGES = 8
 """Largest number of stages."""
@@ -124,11 +125,11 @@ class NestSpace:
         return sorted((c for c in new if c not in candidates), key=lambda c: c.predicted)
 
     def _changes(self, here: dict[str, Any]) -> Iterator[dict[str, Any]]:
-        """Yields the changes of one decision, except changes of `WORDS`."""
+        """Yields the changes of one decision, except changes of `LEADING_DECISIONS`."""
         for name, value in here.items():
             if name == "group_m" and not self.model.swizzles:
                 continue
-            if most := self._largest.get(name, MOST.get(name, 0)):
+            if most := self._largest.get(name, MAX_VALUES.get(name, 0)):
                 yield from (self._together(name, n) for n in (value * 2, value // 2) if 1 <= n <= max(most, value))
         for a, b in permutations(self._largest, 2):
             if here[a] * 2 <= self._largest[a] and here[b] > 1:
@@ -145,9 +146,9 @@ class NestSpace:
             yield from ({f"{p}.{o}": v} for v in values if v != here[f"{p}.{o}"])
 
     def _nearest(self, here: dict[str, Any], options: tuple[tuple[str, str, str], ...]) -> Iterator[Candidate]:
-        """Yields, for each other value of `WORDS`, the most similar candidate of the planner that has it."""
+        """Yields, for each other value of the `LEADING_DECISIONS`, the planner's most similar candidate with it."""
         mine = tuple(here.values())
-        for name in WORDS:
+        for name in LEADING_DECISIONS:
             at = self.names.index(name)
             for word in dict.fromkeys(self.values(c)[at] for c in self._ranked):
                 if word != here[name]:

@@ -67,7 +67,7 @@ class Worker:
         assert self.pipe is not None
         try:
             self.pipe.send((method, arguments))
-        except OSError:  # the process has ended; `answer` raises WorkerFailed
+        except OSError:  # The process has ended, and `answer` raises WorkerFailed.
             pass
 
     def answer(self, limit: float) -> Any:
@@ -123,7 +123,8 @@ def _serve(pipe: Connection) -> None:
     if sys.platform == "linux":  # The worker ends with its parent, even if a candidate hangs.
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     gc.freeze()
-    gc.set_threshold(100_000, 50, 100)  # IR is many small objects; collections would be frequent and find none
+    # IR consists of many small objects. With Python's defaults, collections would be frequent and find no garbage.
+    gc.set_threshold(100_000, 50, 100)
     while True:
         try:
             request, arguments = pipe.recv()

@@ -15,7 +15,7 @@ from deplodock.frontend.capture.export import capture
 from deplodock.frontend.compilation import Compilation, compile_captured
 from deplodock.frontend.tuning.evaluation import Predicting
 from deplodock.frontend.tuning.fusion_space import Fusion, explain_fusion, fusions
-from deplodock.frontend.tuning.search import How, Search, schedule_argument, tune_program
+from deplodock.frontend.tuning.search import Search, TuneOptions, schedule_argument, tune_program
 from deplodock.frontend.tuning.task import Task
 from deplodock.frontend.tuning.trial import Candidate, Trial
 from deplodock.passes.record_file import RecordFile
@@ -66,7 +66,7 @@ class Machine:
 
 
 def tuned(machine: Machine, records: RecordFile, trials: int = 2) -> list[Search]:
-    how = How("somewhere", "mcts", 300.0, trials)
+    how = TuneOptions("somewhere", "mcts", 300.0, trials)
     return tune_program(compiled(), how, records, lambda search: None, machine)  # type: ignore[arg-type]
 
 

@@ -94,7 +94,7 @@ def test_the_text_of_a_program_reproduces(
     printed = plain.text("cuda")
     another_machine()
     there = Compilation(module.clone(), target, level="tensor")
-    text, kernels = there.text("loop", places=True), there.text("cuda")
+    text, kernels = there.text("loop", with_locations=True), there.text("cuda")
     known = "rates.mma = 6.147e14 op_per_s" if target == "sm_90a" else "costs.pack = 2.0 vector_ops"
     assert known in text
     assert known in kernels
@@ -103,7 +103,7 @@ def test_the_text_of_a_program_reproduces(
     monkeypatch.setenv(host.CORES, host.NONE)
     host.measured_cores.cache_clear()
     assert kernels.endswith(lowered(text, "loop-to-tile,tile-to-kernel")[1])
-    assert printed.endswith(lowered(plain.text("loop", places=True), "loop-to-tile,tile-to-kernel")[1])
+    assert printed.endswith(lowered(plain.text("loop", with_locations=True), "loop-to-tile,tile-to-kernel")[1])
 
 
 def test_no_record_means_none(another_machine: Callable[[], None]) -> None:

@@ -98,7 +98,7 @@ def searched(
     monkeypatch.setattr(evaluation, "Worker", machine.worker)
     monkeypatch.setattr(evaluation, "wait", machine.wait)
     monkeypatch.setattr(tuned, "make_policy", lambda *how: Endless())
-    how, deadline = tuned.How("cpu", "", BUDGET, 1000), Deadline(BUDGET, lambda: machine.now)
+    how, deadline = tuned.TuneOptions("cpu", "", BUDGET, 1000), Deadline(BUDGET, lambda: machine.now)
     with evaluation.Workers("cpu", builders=2) as workers:
         return machine, tuned.tune(tasks, how, records, lambda search: None, workers, deadline)
 
