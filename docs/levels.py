@@ -38,7 +38,7 @@ defined below. A location has the name of the ATen operator that an op comes fro
 def texts(code: str) -> dict[str, str]:
     """Returns a program at each level."""
     compilation = load(None, code, TARGET).compilation
-    return {level: compilation.text(level, places=True) for level in LEVELS if level != "cuda"}
+    return {level: compilation.text(level, with_locations=True) for level in LEVELS if level != "cuda"}
 
 
 def page() -> str:
