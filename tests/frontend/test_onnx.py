@@ -86,7 +86,7 @@ def test_one_program_serves_all_batches() -> None:
 def test_locations_name_the_nodes() -> None:
     module = deplodock.from_onnx(MLP)
     f = deplodock.compile(module, module.example_inputs(), target="cpu", executor="reference")
-    assert 'model.onnx#the_z"' in f.compilation.text("tensor", places=True)
+    assert 'model.onnx#the_z"' in f.compilation.text("tensor", with_locations=True)
 
 
 def branches() -> Any:
