@@ -232,7 +232,7 @@ def test_every_pass_says_what_it_is_for(monkeypatch: pytest.MonkeyPatch) -> None
 def test_the_options_of_a_pass() -> None:
     code, out, _ = run("--help-pass", "crash")
     assert code == 0
-    assert "A pass with a bug." in out
+    assert "A pass that raises a KeyError." in out
     assert out.endswith(
         "depth  an integer; 0 by default\nratio  a number; 0.5 by default\nmode   text; plain by default\n"
     )
