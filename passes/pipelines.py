@@ -310,7 +310,6 @@ def checked_options(cls: type[ModulePass], options: dict[str, ParameterListType]
 
 
 def _wrong_options(cls: type[ModulePass], options: Mapping[str, object], types: Mapping[str, Any]) -> OptionError:
-    """Returns the error for an unknown or missing option of a pass."""
     if unknown := sorted(options.keys() - types.keys()):
         names = ", ".join(sorted(types)) or "none"
         return OptionError(f"unknown option {unknown[0]!r} (options: {names})", operator=cls.name)
@@ -330,7 +329,6 @@ def _checked(owner: str, name: str, values: ParameterListType, hint: Any) -> Par
 
 
 def _wrong_value(owner: str, name: str, values: ParameterListType, hint: Any) -> OptionError:
-    """Returns the error for a value that is not of the option's type `hint`."""
     kinds = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
     shown = ",".join(str(v).lower() if isinstance(v, bool) else str(v) for v in values) or "no value"
     choices = next((get_args(k) for k in kinds if get_origin(k) is Literal), ())

@@ -132,11 +132,17 @@ def _of_function(node: ast.FunctionDef, text: str) -> Iterator[tuple[str, str]]:
     parameters = [a.arg for a in (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs)]
     count = len([p for p in parameters if p not in ("self", "cls")])
     private = node.name.startswith("_")
-    if not private and count > MOST_PLAIN_PARAMETERS and "Args:" not in text:
+    if not private and count > MOST_PLAIN_PARAMETERS and "Args:" not in text and not _is_described(node):
         yield "public functions without Args", node.name
     lines = (node.end_lineno or node.lineno) - node.lineno + 1 - len(text.splitlines())
     if private and not node.name.startswith("__") and lines <= LONGEST_SELF_EVIDENT and _repeats(node, text):
         yield "docstrings that repeat the name", f"{node.name}: {text}"
+
+
+def _is_described(node: ast.FunctionDef) -> bool:
+    """Returns true for a command, whose options have help texts, and for a method that xDSL calls for an operation."""
+    decorators = [ast.unparse(d) for d in node.decorator_list]
+    return any(re.search(r"\.command\b|\bclick\.|^impl\(", d) for d in decorators)
 
 
 def _words(text: str) -> set[str]:

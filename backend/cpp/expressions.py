@@ -276,7 +276,6 @@ class Scalars:
         return _float_literal(float(value), name) if math.isfinite(value) else self._special_literal(value, name)
 
     def _special_literal(self, value: float, name: str) -> Expr:
-        """Returns an infinity or NaN of `float` or `double`."""
         width = "32" if name == "float" else "64"
         if math.isnan(value):
             return self.helper(f"nan{width}", [])

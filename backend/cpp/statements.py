@@ -179,7 +179,6 @@ class Statements:
         writer.line(f"{pad}{at.text} = {fma};")
 
     def _integer_fma(self, op: kernel.OuterFmaOp, a: Expr, b: Expr, c: Expr) -> str:
-        """Returns the C++ of `a * b + c` for integers."""
         t, scalars = element_type(op.result.type), self.writer.scalars
         if is_float(t):
             raise refused(op, f"expected float, double or an integer type, but got {c_type(t)}", CompileError)

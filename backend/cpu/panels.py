@@ -85,7 +85,7 @@ class Strided:
 
 
 def _steps(distance: Expr, step: int) -> str:
-    """Returns `distance` / `step`, rounded up, as C++."""
+    """Prints a division that rounds up."""
     return distance.text if step == 1 else f"({distance.text} + {step - 1}) / {step}"
 
 

@@ -134,7 +134,7 @@ def matmuls(count: int) -> Builder:
 
 
 class Cells(nn.Module):
-    """One LSTM cell, applied in a Python loop to the input of each step."""
+    """LSTM cell that a Python loop applies to the input of each step."""
 
     def __init__(self, steps: int, width: int = 64) -> None:
         super().__init__()

@@ -41,7 +41,7 @@ SAMPLE_SECONDS, ROUNDS = 0.02, 15
 
 
 class Case(NamedTuple):
-    """One operator on one input. `make` returns the arguments, drawn from the default generator of PyTorch."""
+    """Operator on one input. `make` returns the arguments, drawn from the default generator of PyTorch."""
 
     name: str
     function: Callable[..., Any]
@@ -142,7 +142,6 @@ def _addresses() -> list[Case]:
 
 
 def _special() -> list[Case]:
-    """Returns the cases of special functions."""
     return [
         Case("erfinv 1024x1024", lambda x: (x * 0.3).tanh().erfinv(), _rows(1024, 1024)),
         Case("lgamma 1024x1024", lambda x: x.lgamma(), _rows(1024, 1024)),
@@ -162,7 +161,7 @@ def _error(result: Any, expected: Any) -> float:
 
 
 class Arm:
-    """One version of a case, compiled and timed in this process.
+    """Version of a case, compiled and timed in this process.
 
     Attributes:
         refused: The first line of the compile error, or None.

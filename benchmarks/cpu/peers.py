@@ -117,24 +117,48 @@ MODELS: dict[str, Callable[[], tuple[nn.Module, Args]]] = {
 
 
 def eager(module: nn.Module, args: Args, path: Path) -> Call:
-    """Returns a function that calls the module with eager PyTorch."""
+    """Returns the call of a module with eager PyTorch.
+
+    Args:
+        module: the module.
+        args: its arguments.
+        path: folder for files.
+    """
     return lambda: module(*args)
 
 
 def inductor(module: nn.Module, args: Args, path: Path) -> Call:
-    """Returns a function that calls the module, compiled by torch.compile."""
+    """Returns the call of a module, compiled by torch.compile.
+
+    Args:
+        module: the module.
+        args: its arguments.
+        path: folder for files.
+    """
     program = torch.compile(module)
     return lambda: program(*args)
 
 
 def ours(module: nn.Module, args: Args, path: Path) -> Call:
-    """Returns a function that calls the module, compiled by deplodock."""
+    """Returns the call of a module, compiled by deplodock.
+
+    Args:
+        module: the module.
+        args: its arguments.
+        path: folder for files.
+    """
     program = deplodock.compile(module, args, target="cpu", prepack_weights=True, record="none")
     return lambda: program(*args)
 
 
 def onnxruntime(module: nn.Module, args: Args, path: Path) -> Call:
-    """Returns a function that calls the module in ONNX Runtime, whose idle threads sleep."""
+    """Returns the call of a module in ONNX Runtime, whose idle threads sleep.
+
+    Args:
+        module: the module.
+        args: its arguments.
+        path: folder for files.
+    """
     import onnxruntime as ort
 
     options = ort.SessionOptions()
@@ -146,7 +170,13 @@ def onnxruntime(module: nn.Module, args: Args, path: Path) -> Call:
 
 
 def openvino(module: nn.Module, args: Args, path: Path) -> Call:
-    """Returns a function that calls the module in OpenVINO, which computes in f32."""
+    """Returns the call of a module in OpenVINO, which computes in f32.
+
+    Args:
+        module: the module.
+        args: its arguments.
+        path: folder for files.
+    """
     import openvino as ov
 
     hints = {"PERFORMANCE_HINT": "LATENCY", "INFERENCE_PRECISION_HINT": "f32"}
@@ -164,7 +194,13 @@ NEEDS = {"onnxruntime": ("onnx", "onnxscript", "onnxruntime"), "openvino": ("onn
 
 
 def exported(module: nn.Module, args: Args, path: Path) -> str:
-    """Exports the module to ONNX in the folder `path`, unless the file exists. Returns the file."""
+    """Exports a module to ONNX, unless the file exists. Returns the file.
+
+    Args:
+        module: the module.
+        args: its arguments.
+        path: folder of the file.
+    """
     file = path / "model.onnx"
     if not file.exists():
         torch.onnx.export(module, args, str(file), dynamo=True, verbose=False)

@@ -37,7 +37,13 @@ def relative_error(result: torch.Tensor, expected: torch.Tensor) -> float:
 
 
 def compare_with_float64(function: Any, args: tuple[torch.Tensor, ...], result: torch.Tensor) -> Row:
-    """Returns the columns `right` and `errors` of a row: errors of eager PyTorch and of `result` against float64."""
+    """Returns the columns `right` and `errors` of a row: errors of eager PyTorch and of `result` against float64.
+
+    Args:
+        function: the function or module.
+        args: its arguments.
+        result: the result of deplodock.
+    """
     wide = copy.deepcopy(function).double() if isinstance(function, torch.nn.Module) else function
     expected = wide(*(a.double() for a in args))
     error, eager = relative_error(result, expected), relative_error(function(*args), expected)

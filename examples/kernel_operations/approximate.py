@@ -128,7 +128,14 @@ static __device__ float absmax(float m, float x) {
 
 
 def print_tanh(scalars, op, operands, t):
-    """Prints `approx.tanh` as a C++ expression."""
+    """Prints `approx.tanh` as a C++ expression.
+
+    Args:
+        scalars: the printer of scalar expressions.
+        op: the operation.
+        operands: the C++ of its operands.
+        t: its type.
+    """
     return scalars.helper("tanh_approx", operands)
 
 

@@ -95,7 +95,13 @@ class Subgraphs(Protocol):
     """Evaluator of subgraphs, which rules of control flow get (`model.Evaluator`)."""
 
     def subgraph(self, graph: GraphProto, inputs: Sequence[Value], env: Env) -> list[Value]:
-        """Returns the results of a subgraph."""
+        """Returns the results of a subgraph.
+
+        Args:
+            graph: the subgraph.
+            inputs: its inputs.
+            env: values of the graph that contains it.
+        """
         ...
 
     def tensor(self, value: Value) -> Tensor:

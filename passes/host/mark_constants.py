@@ -82,7 +82,6 @@ class _Launches:
                 return candidates
 
     def _written(self, launch: kernel.LaunchOp) -> set[SSAValue]:
-        """Returns the buffers that a launch writes."""
         arguments = self.kernels[launch.kernel.string_value()].body.block.args
         return {v for v, a in zip(launch.buffers, arguments, strict=True) if kernel.is_written(a)}
 

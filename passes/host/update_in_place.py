@@ -266,7 +266,7 @@ class _Updates:
         return None
 
     def _arguments(self, launch: kernel.LaunchOp) -> dict[SSAValue, SSAValue]:
-        """Returns buffer of a launch -> argument of its kernel."""
+        """Maps the buffers that a launch passes to the parameters of its kernel."""
         function = self.kernels[launch.kernel.string_value()]
         return dict(zip(launch.buffers, function.body.block.args, strict=True))
 

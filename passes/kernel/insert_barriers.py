@@ -498,7 +498,6 @@ def _await_tma_stores(block: Block, state: State) -> None:
 
 
 def _wait_ops(op: Operation, wait: Wait) -> Iterator[Operation]:
-    """Yields the operations of the wait before `op`."""
     if wait.groups is not None:
         yield kernel.BulkWaitOp(wait.groups, read=True)
     if wait.fence:
@@ -519,6 +518,5 @@ def _barrier(op: Operation, warp_group_private: int | None) -> Operation:
 
 
 def _is_of_whole_partition(op: kernel.GroupBarrierOp) -> bool:
-    """Returns true if `op` is a barrier of all warps of its partition."""
     partition = kernel.partition_of(op)
     return partition is not None and partition[0].partition_warps[partition[1]] == op.warps.data

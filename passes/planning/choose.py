@@ -20,7 +20,7 @@ from .nest_info import NestInfo
 
 @dataclass(frozen=True)
 class Candidate:
-    """One schedule of a nest, with its prediction or with the reason why it cannot be carried out.
+    """Schedule of a nest, with its prediction or with the reason why it cannot be carried out.
 
     predictions  predictions of a group of schedules
     row          number of this schedule in the group

@@ -70,7 +70,7 @@ class Matmul:
 
     @property
     def indices(self) -> tuple[SSAValue, ...]:
-        """All indices of the body, the reduction indices first."""
+        """Indices of the body, the reduction indices first."""
         return (*self.reduction.indices, *self.reduction.outer_indices)
 
     def sums(self, tiles: Tiles) -> Ints:

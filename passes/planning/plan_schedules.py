@@ -331,12 +331,17 @@ class PlanSchedulesPass(ModulePass, Decisions):
 
 
 def _reason(error: ScheduleError) -> str:
-    """Returns the reason of an error, with the name of the decision."""
     return error.reason if error.argument in (None, "record") else f"{error.argument}: {error.reason}"
 
 
 def with_residency(nest: loop.NestOp, schedule: ScheduleAttr, target: Target) -> ScheduleAttr:
-    """Returns a schedule with the decision `blocks_per_sm` that its prediction assumes."""
+    """Returns a schedule with the decision `blocks_per_sm` that its prediction assumes.
+
+    Args:
+        nest: the nest.
+        schedule: its schedule.
+        target: the target.
+    """
     model = model_of(NestInfo(nest), target)
     return model.with_residency(schedule, model.predict(schedule))
 
@@ -372,7 +377,16 @@ def decided(nest: loop.NestOp, schedule: ScheduleAttr, decisions: Mapping[str, A
 
 
 def checked(nest: loop.NestOp, schedule: ScheduleAttr, target: Target) -> ScheduleAttr:
-    """Returns `schedule` unchanged, after checking it for `nest`. Raises ScheduleError if it cannot be carried out."""
+    """Returns `schedule` unchanged, after checking it for `nest`.
+
+    Args:
+        nest: the nest.
+        schedule: the schedule.
+        target: the target.
+
+    Raises:
+        ScheduleError: if the schedule cannot be carried out.
+    """
     nest.attributes["schedule"] = schedule
     try:
         check_schedule(nest, target)
@@ -396,7 +410,16 @@ def plan(nest: loop.NestOp, target: Target, precision: str = "ieee") -> Schedule
 
 
 def fastest(nest: loop.NestOp, target: Target, candidate: Candidate) -> Candidate:
-    """Returns `candidate`, the best one of a nest. Raises ScheduleError if it cannot be carried out."""
+    """Returns `candidate` unchanged, after checking that it can be carried out.
+
+    Args:
+        nest: the nest.
+        target: the target.
+        candidate: the candidate of the nest with the lowest predicted time.
+
+    Raises:
+        ScheduleError: if it was refused, as all others were.
+    """
     if candidate.prediction is None:
         reason = f"no schedule can be carried out on {target.name}: {candidate.refused}"
         raise ScheduleError(reason, operator=nest.name, location=location_text(nest))

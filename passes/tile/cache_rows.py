@@ -133,13 +133,18 @@ class _First:
         return (loops, others) if self._same(op, loops, others) else None
 
     def _same(self, op: tile.LoadOp, loops: Loops, others: Loops) -> bool:
-        """Returns true if iteration i of `others` loads in `op` the tile that iteration i of `loops` loads here."""
+        # Both loop counters get the same number, so equal numbers of the results mean equal accesses.
         numbering = Numbering(*([o.body.block.args[0] for o in nest] for nest in (loops, others)))
         return numbering.of(self.op.result) == numbering.of(op.result)
 
     def replace(self, op: tile.LoadOp, loops: Loops, others: Loops) -> None:
-        """Replaces `op`, inside the loops `others`, by a read of the row buffer of this load, inside the loops
-        `loops`."""
+        """Replaces a later load of the row by a read of the row buffer of this load.
+
+        Args:
+            op: the later load.
+            loops: loops around this load.
+            others: loops around the later load, with equal trip counts.
+        """
         if self.row is None:
             row = tile.RowBufferOp(tile.RowBufferType.get(prod(_trips(o) or 1 for o in loops), self.op.result.type))
             row.result.name_hint = f"{self.op.source.name_hint}_row" if self.op.source.name_hint else "row"

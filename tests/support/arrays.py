@@ -102,12 +102,24 @@ def softmax(x: Array) -> Array:
 
 
 def linear(x: Array, w: Array, b: Array) -> Array:
-    """Returns `x @ w + b`, with a bias for each column."""
+    """Returns `x @ w + b`.
+
+    Args:
+        x: rows.
+        w: matrix.
+        b: bias of each column.
+    """
     return x @ w + b
 
 
 def attention(q: Array, k: Array, v: Array) -> Array:
-    """Returns attention of `q` over transposed keys `k` and values `v`."""
+    """Returns attention.
+
+    Args:
+        q: queries, one a row.
+        k: keys, one a column.
+        v: values, one a row.
+    """
     return softmax(q @ k * 0.25) @ v
 
 

@@ -60,7 +60,13 @@ def build(name: str, arguments: dict[str, Any], results: list[torch.Tensor]) -> 
 
 
 def capture(name: str, arguments: dict[str, Any], results: list[torch.Tensor]) -> tuple[ModuleOp, list[torch.Tensor]]:
-    """Traces the call of an overload that capture decomposes. Arguments and results are those of `build`."""
+    """Traces the call of an overload that capture decomposes. Returns the module and its argument tensors.
+
+    Args:
+        name: name of the overload.
+        arguments: its arguments by name.
+        results: its results in PyTorch, as for `build`.
+    """
     leaves, spec = pytree.tree_flatten(arguments)
     tensors = [v for v in leaves if isinstance(v, torch.Tensor)]
 
@@ -81,7 +87,12 @@ def capture(name: str, arguments: dict[str, Any], results: list[torch.Tensor]) -
 
 
 def named(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
-    """Returns positional and keyword arguments of an overload by their names in its schema."""
+    """Returns the arguments of a call by their names in the schema.
+
+    Args:
+        name: name of the overload.
+        args, kwargs: arguments of the call.
+    """
     return {**dict(zip((a.name for a in overload(name)._schema.arguments), args, strict=False)), **kwargs}
 
 

@@ -51,5 +51,12 @@ SCORE = """
 
 
 def attention(m: int, n: int, d: int, e: int) -> str:
-    """Returns attention of `m` queries over `n` keys of length `d`, with values of length `e`."""
+    """Returns the IR of attention.
+
+    Args:
+        m: number of queries.
+        n: number of keys.
+        d: length of queries and keys.
+        e: length of values.
+    """
     return ATTENTION.format(m=m, n=n, d=d, e=e, score=SCORE.format(m=m, n=n, d=d))

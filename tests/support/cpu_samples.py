@@ -50,7 +50,13 @@ class Sample:
 
 
 def of_function(name: str, function: Callable[..., Any], args: list[torch.Tensor]) -> Sample:
-    """Returns the sample of a PyTorch function and its arguments."""
+    """Returns the sample of a PyTorch function.
+
+    Args:
+        name: name of the sample.
+        function: the function.
+        args: its arguments.
+    """
     captured = capture(function, args)
     with torch.no_grad():
         results = pytree.tree_leaves(function(*(a.clone() for a in args)))

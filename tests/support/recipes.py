@@ -15,14 +15,26 @@ EXAMPLE = ROOT / "examples" / "kernel_operations"
 
 
 def edit(path: Path, anchor: str, text: str) -> None:
-    """Inserts `text` before the only occurrence of `anchor` in a file."""
+    """Inserts a text into a file.
+
+    Args:
+        path: the file.
+        anchor: the inserted text precedes the only occurrence of this text.
+        text: the inserted text.
+    """
     before = path.read_text(encoding="utf-8")
     assert before.count(anchor) == 1, (path.name, anchor)
     path.write_text(before.replace(anchor, text + anchor), encoding="utf-8")
 
 
 def append_row(path: Path, table: str, row: str) -> None:
-    """Inserts `row` after the last row of a table: the only tuple of a file that is assigned to the name `table`."""
+    """Inserts a row at the end of a table.
+
+    Args:
+        path: the file.
+        table: name of the only tuple that the file assigns to this name.
+        row: the line.
+    """
     source = path.read_text(encoding="utf-8")
     (tuple_,) = (
         node.value

@@ -42,7 +42,13 @@ class Lowered:
 
 
 def rows(count: int, length: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
-    """Returns random rows."""
+    """Returns random rows.
+
+    Args:
+        count: number of rows.
+        length: elements of a row.
+        dtype: element type.
+    """
     return (torch.randn(count, length, generator=torch.Generator().manual_seed(length)) + 1).to(dtype)
 
 
@@ -78,7 +84,13 @@ def lowered(name: str, x: torch.Tensor, length: int, target: str = "sm_90a", **d
 
 
 def is_close(result: np.ndarray, x: torch.Tensor, name: str) -> bool:
-    """Returns true if a result of the function `name` equals PyTorch's up to rounding."""
+    """Returns true if a result equals PyTorch's up to rounding.
+
+    Args:
+        result: the result.
+        x: the rows.
+        name: key of `FUNCTIONS`.
+    """
     expected = FUNCTIONS[name](x).float().numpy()
     tolerance = 2.0**-7 if x.dtype == torch.bfloat16 else 1e-5
     return bool(np.allclose(np.asarray(result, np.float32), expected, rtol=tolerance, atol=tolerance / 8))

@@ -377,5 +377,4 @@ def _end(result: SSAValue) -> SSAValue:
 
 
 def _starts(value: SSAValue) -> bool:
-    """Returns true if some launch starts from `value`."""
     return any(isinstance(use.operation, tile.LaunchOp) and use.operation.start is value for use in value.uses)

@@ -266,7 +266,7 @@ class Emitter:
         return self._field(self.id(who), low - first, width, size)
 
     def _field(self, number: Index, low: int, width: int, bits: int) -> Index:
-        """Returns the `width` bits from bit `low` of `number`, which has `bits` bits."""
+        """Extracts bits `low` to `low + width - 1`. At the top of a number of `bits` bits a division suffices."""
         shifted = self.div(number, 1 << low)
         return shifted if low + width == bits else self.rem(shifted, 1 << width)
 

@@ -203,7 +203,7 @@ def cluster_reduce_scatter(out: Lowering, op: tile.ClusterReduceScatterOp) -> SS
 
 
 def _as_tile(layout: Linear) -> Linear:
-    """Returns `layout`, or the layout of a tile with one element if it is the layout of a scalar."""
+    """Adds a dimension of extent 1 to the layout of a scalar. Other layouts are unchanged."""
     if layout.shape:
         return layout
     return Linear((1,), ((0,),) * len(layout.reg), ((0,),) * LANE_BITS, ((0,),) * len(layout.warp))

@@ -95,7 +95,7 @@ def _unpacked(b: Builder, x: SSAValue, shape: Sequence[Extent], outer: int = 0) 
 
 
 Cell = Callable[..., Sequence[SSAValue]]
-"""One step of a recurrent layer: (builder, contribution of the input to all gates, contribution of the state,
+"""Step of a recurrent layer: (builder, contribution of the input to all gates, contribution of the state,
 states...) -> the next states. The states of an LSTM are h and c; all other cells have h alone."""
 
 

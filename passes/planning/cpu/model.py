@@ -168,7 +168,6 @@ def _plans(info: NestInfo, products: list[Matmul]) -> Iterator[Schedule]:
 
 
 def _matmul_tiles(info: NestInfo, matmuls: list[Matmul]) -> Iterator[TileExtents]:
-    """Yields the tile extents of a nest with matmuls."""
     tiles = MatmulTiles(info, matmuls, own_sum_index)
     for tile in tiles.tiles(1, MATMUL_SHAPES):
         yield from tiles.chunks(tile, 1, DEPTHS, KEYS)

@@ -172,7 +172,13 @@ def matmul_cost(work: Operations, tiles: Tiles, target: Target, together: Ints) 
 
 
 def chain(work: Operations, tiles: Tiles, target: Target) -> Floats:
-    """Returns the critical path of one block on tensor cores: each `mma` waits for the previous one."""
+    """Returns the critical path of one block on tensor cores in seconds: each `mma` waits for the previous one.
+
+    Args:
+        work: operations of the nest.
+        tiles: tiles of the schedules.
+        target: the target, with the latency of an `mma`.
+    """
     cycles = np.zeros(tiles.rows)
     for p in work.products if tiles.points.atom == "mma" else ():
         outer = (i for i in p.reduction.outer_indices if i not in tiles.counts)

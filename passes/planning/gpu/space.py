@@ -242,7 +242,6 @@ def row_plans(info: NestInfo, target: Target) -> list[Schedule]:
 
 
 def _largest(info: NestInfo, sizes: TileExtents) -> int:
-    """Returns the elements of the largest tile."""
     return max(map(sizes.elements, info.index_sets))
 
 
