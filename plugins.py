@@ -64,7 +64,7 @@ def registry(group: str, places: Mapping[str, str], kind: str) -> dict[str, Call
     """Returns the parts of the compiler that `places` lists and those that plugins declare.
 
     Args:
-        group: group of the entry points of plugins, called like the package of the parts.
+        group: group of entry points of plugins. Its name is also the name of the package of the parts.
         places: name -> `module:object`, where a module may be relative to the package.
         kind: word for a part in error messages.
 

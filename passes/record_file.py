@@ -307,7 +307,7 @@ class RecordFile(AbstractContextManager["RecordFile"]):
 
     def prune(self, obsolete: Callable[[Entry], bool]) -> int:
         """Deletes the entries for which `obsolete` is true, and nests without entries. Returns the number of
-        entries."""
+        deleted entries."""
         deleted = [e for e in self.entries() if obsolete(e)]
         with self._writing() as db:
             for e in deleted:

@@ -171,9 +171,9 @@ def record_of(data: Any, path: str) -> Record:
     """Returns the record for JSON data (inverse of `json_of`). Raises RecordError for other data."""
     record = Record(path)
     if not isinstance(data, dict) or data.get("format") != FORMAT:  # pyright: ignore[reportUnknownMemberType]
-        raise record.refused("is no record of plans")
+        raise record.refused("expected a record of plans")
     if data.get("version") != VERSION:  # pyright: ignore[reportUnknownMemberType]
-        raise record.refused(f"is of version {data.get('version')}, not {VERSION}")  # pyright: ignore
+        raise record.refused(f"expected version {VERSION}, but got {data.get('version')}")  # pyright: ignore
     schedules: Any = data.get("schedules")  # pyright: ignore
     fusions: Any = data.get("fusions")  # pyright: ignore
     if not isa(schedules, dict[str, dict[str, dict[str, str]]]) or not isa(fusions, dict[str, list[int]]):

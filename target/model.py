@@ -307,7 +307,9 @@ class Target:
         Raises TargetError unless 0 < count <= MAX_MULTIPROCESSORS.
         """
         if not 0 < count <= MAX_MULTIPROCESSORS:
-            raise TargetError(f"{count} multiprocessors; 1 to {MAX_MULTIPROCESSORS} are possible", argument="target")
+            raise TargetError(
+                f"expected 1 to {MAX_MULTIPROCESSORS} multiprocessors, but got {count}", argument="target"
+            )
         if count == self.sms:
             return self
         r, scale = self.rates, count / self.sms

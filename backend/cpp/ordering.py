@@ -158,7 +158,7 @@ def _is_deep(op: Operation, levels: int = INLINE_DEPTH) -> bool:
 
 
 def roots(value: SSAValue) -> Iterator[SSAValue]:
-    """Yields the values with variables that an expression for `value` reads: the operands of its views."""
+    """Yields the values whose C++ variables an expression for `value` reads: for a view, those of its operands."""
     owner = value.owner
     if isinstance(owner, Operation) and is_view(owner):
         for operand in owner.operands:
@@ -245,7 +245,7 @@ class Ordering:
         self._open_group_of.update(dict.fromkeys(op.results, group))
 
     def _groups_read_out_of_order(self, op: Operation) -> list[Group]:
-        """Returns the open groups whose results `op` reads through views, possibly from other registers than r."""
+        """Returns the open groups whose results `op` reads in another order, through views such as permutations."""
         renumbered = (r for v in op.operands if v not in self._open_group_of for r in roots(v))
         return [self._open_group_of[r] for r in renumbered if r in self._open_group_of]
 

@@ -84,7 +84,9 @@ ACCUMULATORS = 4
 """Number of independent accumulators of a reduction, which hide the latency of the addition."""
 
 MIN_ROW_PER_ACCUMULATOR = 4 * MAX_LANES
-"""Smallest row, in registers for each accumulator, that is reduced with several accumulators if there are several rows.
+"""Elements of a row for each accumulator, at least. Shorter rows are reduced with fewer accumulators.
+
+This holds for tiles of several rows.
 
 The processor overlaps shorter rows, and combining the accumulators would take as long as the row.
 """
@@ -99,7 +101,7 @@ class VectorStatements(statements.Statements):
     Attributes:
         common: values that are equal for all blocks, computed before the loop over blocks.
         row: number of registers of a row in the current group: the part that one vector loop visits.
-        rows: end of the used rows of the current group, or None.
+        rows: end of the rows that hold live data, or None if all do. The other rows are padding.
         limit: bound of the current vector loop.
     """
 
@@ -226,8 +228,8 @@ class VectorStatements(statements.Statements):
         rows = group.size // all_columns
         start = "first" if columns == all_columns else f"first + (first & -{columns}) * {rows - 1}"
         side_by_side = f"for (int n = 0, i = {{}}; n < {count}; ++n, i += lanes)"
-        # With this upper limit of `first`, compilers can prove that the row of a register is `row`, if `columns` equals
-        # `all_columns`.
+        # The limit of `first` shows compilers that `first` is less than `all_columns`. With one group of columns the
+        # address of row `row` is then `first + row * columns`, without a division.
         with writer.braces(f"for (int first = 0; first <= {all_columns} - {count} * lanes; first += {count} * lanes)"):
             sums = {op: self._accumulators(op, count) for op in folds}
             with self._unrolled(rows, rows * count <= 2 * UNROLLED, count):
@@ -431,7 +433,7 @@ class VectorStatements(statements.Statements):
         return Limit(start, row, self._before(end, "{i}" if start == "0" else "{i} - row"), end)
 
     def _before(self, end: End, register: str) -> str:
-        """Returns the C++ condition that a register number is less than `end`, so that the register is used."""
+        """Returns the C++ condition that a register is before `end`: the registers from there on are padding."""
         origin = Expr(str(end.origin)) if isinstance(end.origin, int) else self.writer.read(end.origin)
         return f"{add(origin, Expr(register, ADD)).text} < {self.writer.size(end.bound).text}"
 
@@ -540,9 +542,10 @@ class VectorStatements(statements.Statements):
         return Expr(f"convert<{c_target}>({a.text})")
 
     def _load(self, op: LoadOp) -> Lanes:
-        """Returns the C++ of a load: of contiguous or near elements, as a gather, lane by lane, or as a scalar.
+        """Returns the C++ of a load.
 
-        A load is a scalar if all lanes have the same address.
+        By the addresses of the lanes it is: a scalar (all equal), a vector (contiguous), two vectors and a permutation
+        (every second element), a gather, or a loop over lanes.
         """
         writer, result, steps = self.writer, op.result, lane_steps(op)
         inside, at = self._inside(op) if steps else None, element_at(writer, op, VECTOR)

@@ -392,7 +392,7 @@ class _Host:
                     self._numbers[op.body.block.args[0]] = i
                     self.run(op.body.block.ops)
             elif not isinstance(op, ReturnOp | scf.YieldOp | ConstantOp):
-                raise refused(op, "is no allocation and no launch", CompileError)
+                raise refused(op, "expected an allocation or a launch in the host program", CompileError)
 
     def _number(self, value: SSAValue) -> int:
         number = self._numbers.get(value, constant_index(value))
@@ -420,14 +420,16 @@ class _Host:
         if len(taken) != len(op.buffers) or any(
             not same_elements(b.type, a.type) for b, a in zip(op.buffers, taken, strict=True)
         ):
-            raise CompileError(f"launches @{name} on buffers of other types than it takes", location=location_text(op))
+            raise CompileError(
+                f"expected buffers of the types of the parameters of @{name}", location=location_text(op)
+            )
         constant = CONSTANT in op.attributes
         buffers = self._use(op.buffers, callee.written, constant)
         launch = replace(callee.launch, grid=callee.func.grid_shape, buffers=buffers, constant=constant)
         if self.sizes is not None:
             blocks = math.prod(map(self.sizes.count, launch.grid))
             if blocks > MAX_BLOCKS:
-                reason = f"a grid of {blocks} blocks; at most {MAX_BLOCKS} are possible"
+                reason = f"expected at most {MAX_BLOCKS} blocks, but got {blocks}"
                 raise ExecutionError(reason, operator=launch.kernel)
             if not blocks:
                 return

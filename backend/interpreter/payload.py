@@ -54,9 +54,10 @@ def compact(x: Array) -> Array:
 
 
 def _merge(domain: TypedDomain, product: Product, rank: int) -> tuple[Array, Array | None]:
-    """Returns the product as one or two factors, with None for a missing second one.
+    """Multiplies factors until at most two are left. Returns them, with None for a missing second one.
 
-    It multiplies pairs of factors, first the pair whose product is the least larger than its operands.
+    Broadcasting may make a product larger than its operands. In each step the pair with the smallest growth is
+    multiplied.
     """
     factors = [ranked(compact(f), rank) for f in product.factors]
     while len(factors) > 2:
@@ -129,7 +130,7 @@ def _matmul(domain: TypedDomain, a: Array, b: Array, free: list[int], summed: li
     def size(x: Array, dims: list[int]) -> int:
         return prod(x.shape[d] for d in dims)
 
-    # Axes of `_presum` have size 1 in both factors.
+    # Sums over the axes that only one factor has were taken before (`_presum`); they have size 1 in both factors.
     presummed = [d for d in range(a.ndim) if d not in free and d not in summed]
     lhs = a.transpose(batch + rows + summed + columns + single + presummed)
     lhs = lhs.reshape(size(a, batch), size(a, rows), size(a, summed))

@@ -28,7 +28,10 @@ from .domains import Array, RealDomain, TypedDomain
 
 
 def make_domain(name: str) -> TypedDomain:
-    """Returns the scalar domain `typed`, `real` or `exact`.
+    """Returns a scalar domain, the arithmetic of an interpreter: `typed`, `real` or `exact`.
+
+    `typed` computes in the types of the program, `real` in float64 in place of all floats, `exact` in residues modulo
+    two primes.
 
     Raises:
         ExecutionError: for any other name.

@@ -49,7 +49,8 @@ _TRACER: list[Capture] = []
 def _start(run: Run) -> None:
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
-    if not run.backward:  # An active tracer changes PyTorch's decompositions.
+    if not run.backward:
+        # The tracer of the conformance tests changes PyTorch's decompositions, so gradients are computed without it.
         _TRACER.append(_MARKS.enter_context(tracer()))
 
 
@@ -126,7 +127,7 @@ def _run(names: Sequence[str], run: Run, options: argparse.Namespace) -> Iterato
                 try:
                     verdicts = future.result()
                 except BrokenProcessPool:
-                    # Another operator may have ended the process, so the next batch is a single operator.
+                    # Another operator of the batch may have ended the process, so its operators run again one by one.
                     if batch == 1:
                         yield from journal.add(name, [opdb.Verdict(name, 0, "crash", "the process ended")])
                         remaining.remove(name)

@@ -1,4 +1,7 @@
-"""The steps of `gpu_minutes.sh`, the cheapest and most informative first. Their limits add up to nine minutes."""
+"""Steps of `benchmarks/gpu_minutes.sh`, a script for a few minutes on a rented GPU.
+
+The cheapest and most informative steps come first. Their time limits add up to nine minutes.
+"""
 
 from __future__ import annotations
 

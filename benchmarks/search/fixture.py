@@ -216,11 +216,11 @@ class Kernel:
         return self.space.values(candidate)
 
     def candidates(self, points: Iterable[Values]) -> list[Candidate]:
-        """Returns the reachable candidates of `NestSpace.candidates`."""
+        """Returns the candidates of `points` whose time the fixture knows."""
         return [c for c in self.space.candidates(points) if c in self.reachable]
 
     def neighbours(self, *candidates: Candidate) -> list[Candidate]:
-        """Returns the reachable candidates of `NestSpace.neighbours`."""
+        """Returns the neighbours of candidates whose time the fixture knows."""
         return [c for c in self.space.neighbours(*candidates) if c in self.reachable]
 
 

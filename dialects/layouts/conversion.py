@@ -15,9 +15,10 @@ to send depends only on the round and on the *sending* lane `s`: it is `M t + N 
 **Free rounds**: if possible, `Q` makes `B + A Q` the identity. Then every lane receives from itself in the rounds with
 `A t` = 0, which need no shuffle.
 
-**Existence**: such a `Q` exists if the source holds no element twice. `find_exchange` chooses the columns of `B + A Q`
-one after the other. To a column that depends on earlier columns it adds a vector of the span of A; the span has as many
-independent vectors as there are such columns.
+**Existence**: if the source holds no element twice, such a `Q` exists. Proof: the register to send is a function of the
+sending lane if the matrix `B + A Q` (receiving lane -> sending lane) can be inverted. `find_exchange` chooses its
+columns from left to right. A column of `B` that depends on the columns before it is changed by adding a vector of the
+span of `A`. This always succeeds, because the columns of `A` and `B` together span all lanes.
 
 Zhou et al. (2025, cited in `layouts/__init__.py`) also convert linear layouts by warp shuffles.
 """
@@ -86,8 +87,8 @@ def find_exchange(source: Linear, target: Linear) -> Exchange | None:
     if source.shape != target.shape or source.warp != target.warp:
         return None
     n, m = len(source.reg), len(target.reg)
-    # A position is a register number with the lane number in the bits above. The span solves for the position of an
-    # element; `kernel` has the differences of positions that hold the same element.
+    # A position is a register number with the lane number in the bits above. `source_span.solve(element)` returns the
+    # position of an element in the source. `kernel` has the differences of positions that hold the same element.
     source_span = Span()
     kernel: list[int] = []
     for number, element in enumerate(source.packed[: n + LANE_BITS]):
@@ -123,19 +124,25 @@ def _without_lanes(position: int, kernel: Sequence[int], bits: int) -> int:
 
 
 def _column(image: int, bit: int, bits: int, chosen: Sequence[int], moves: Sequence[int]) -> tuple[int, int] | None:
-    """Returns one column of the map from receiving lane to source position, and the moves that it contains, or None.
+    """Chooses where one bit of the receiving lane's number leads: a position in the source.
 
-    A position is a source register number with the lane number in the bits above. The column is the XOR of `image` and
-    of some `moves`; bit i of the second result is set if it contains `moves[i]`. With the columns chosen before, the
-    source register must be a function of the source lane. None: no column is legal.
+    A position is a source register number with the lane number in the bits above. A choice is legal if the lanes of the
+    chosen positions determine their registers, so that each lane sends one register. The first legal choice is taken:
+
+    - a position in the receiving lane itself, which needs no shuffle,
+    - else `image`, the position without a permutation of the target registers,
+    - else `image` after one of the moves.
 
     Args:
-        image: the column without any move.
-        bit: number of the receiving lane's bit that the column belongs to.
+        image: position of the element that target register 0 needs in the lane with only this bit set.
+        bit: number of the bit.
         bits: register bits of a position.
-        chosen: columns of the lower lane bits.
-        moves: positions that may be added: first the source positions of target registers, then differences between
-            positions that hold the same element.
+        chosen: positions that were chosen for lower bits.
+        moves: changes of a position that are allowed: source positions of target registers (the lane then receives
+            another of its registers), and differences between positions that hold the same element.
+
+    Returns:
+        The position, and the moves in it: bit i is set for `moves[i]`. None if no choice is legal.
     """
     to_same_lane = Span(v >> bits for v in moves).solve(image >> bits ^ 1 << bit)
     lanes = Span(c >> bits for c in chosen)

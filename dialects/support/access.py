@@ -316,7 +316,7 @@ class _Access(_Reader):
 
 
 class _NestIndices(_Reader):
-    """Parser of expressions of block arguments, which precede a region."""
+    """Parser of affine expressions in an operation's header, before the region whose block arguments they use."""
 
     def __init__(self, parser: Parser, arguments: Sequence[Parser.Argument]) -> None:
         super().__init__(parser)

@@ -1,4 +1,8 @@
-"""The module of an ONNX model: its call evaluates the graph node by node."""
+"""The module of an ONNX model: its call evaluates the graph node by node.
+
+A *rule* is a function of PyTorch tensors that computes one operator (`registry.py`). A *host value* is an array of
+sizes or constants that is computed on the host while the model is traced (`values.py`).
+"""
 
 from __future__ import annotations
 
@@ -27,10 +31,10 @@ OLDEST = 13
 
 DOMAINS = ("", "ai.onnx")
 LARGEST_FOLDED = 1 << 24
-"""Elements of a result of constants that is computed once, when the model is read."""
+"""Largest number of elements of a result that is computed from constants when the model is read."""
 
 LARGEST_KNOWN = 64
-"""Elements of known values that are computed on the host while the model is traced."""
+"""Largest number of elements of an operand of a node that is computed on the host (`Evaluator._small`)."""
 
 
 @dataclass(frozen=True)
@@ -93,7 +97,7 @@ class OnnxModule(nn.Module):
         )
 
     def dynamic_shapes(self) -> tuple[dict[int, Any] | None, ...] | None:
-        """Returns the sizes that vary, as `deplodock.compile` takes them: those that the model names, from 1 on."""
+        """Returns the argument `dynamic_shapes` of `deplodock.compile`: sizes with a name vary, from 1 to 65535."""
         names = dict.fromkeys(s for i in self.inputs for s in i.shape if isinstance(s, str))
         dims = {name: Dim(_identifier(name, n), min=1, max=65535) for n, name in enumerate(names)}
         shapes = tuple({d: dims[s] for d, s in enumerate(i.shape) if isinstance(s, str)} or None for i in self.inputs)
@@ -222,7 +226,14 @@ class Evaluator:
         return self._apply(rule, node, domain, inputs, decoded)
 
     def _small(self, node: NodeProto, inputs: Sequence[Value]) -> Sequence[Value] | None:
-        """Returns the results of a node on a few known numbers, by the reference of ONNX; None if it has others."""
+        """Computes a node on the host, if its inputs are small constants or sizes.
+
+        The reference implementation of ONNX computes it.
+
+        Returns:
+            The results, or None if an input is a tensor, is large or has symbolic sizes, or if the reference
+            implementation lacks the operator.
+        """
         values = (v.array if isinstance(v, Stored) else v for v in inputs)
         arrays = [a for a in values if isinstance(a, np.ndarray) and a.dtype != object and a.size <= LARGEST_KNOWN]
         if not inputs or node.op_type in RANDOM or len(arrays) < len(inputs):
@@ -245,7 +256,10 @@ class Evaluator:
     def _apply(
         self, rule: Rule, node: NodeProto, domain: str, inputs: Sequence[Value], attributes: dict[str, Any]
     ) -> Sequence[Value]:
-        """Returns the results of a rule, called at a place that is named after the node."""
+        """Returns the results of a rule.
+
+        The rule is called by code whose file name is the name of the node (`_at`), so that locations name the node.
+        """
         if unknown := sorted(attributes.keys() - rule.attributes):
             raise OnnxError(f"the attribute {unknown[0]} is not supported")
         if rule.most is not None and len(inputs) > rule.most:
@@ -352,7 +366,17 @@ class Evaluator:
 
 
 def _bound(attribute: AttributeProto, bound: Mapping[str, AttributeProto]) -> AttributeProto | None:
-    """Returns an attribute of a node; inside of a function it may refer to one of the call, which may be left out."""
+    """Returns an attribute of a node.
+
+    In the body of a function an attribute may refer to an attribute of the function's call.
+
+    Args:
+        attribute: the attribute.
+        bound: attributes of the call.
+
+    Returns:
+        The attribute with its value, or None if the call has no attribute of that name.
+    """
     if not attribute.ref_attr_name:
         return attribute
     if attribute.ref_attr_name not in bound:

@@ -106,7 +106,7 @@ def to_tensor(array: HostArray) -> torch.Tensor:
 
 
 def to_array(tensor: torch.Tensor) -> HostArray:
-    """Returns a tensor with values as a NumPy array."""
+    """Returns the elements of a tensor as a NumPy array. The tensor must not be a fake tensor of tracing."""
     for stored, (bits, dtype) in _BITS.items():
         if tensor.dtype == dtype:
             return tensor.view(DTYPES[helper.np_dtype_to_tensor_dtype(np.dtype(bits))]).numpy().view(stored)

@@ -49,8 +49,8 @@ class Task:
         planner: pipeline text of that pass.
         launches: number of nests of the program that are equal to this one.
         only: whether the program has no other nest.
-        fusion: fusion plan of the program if it is not the planner's: `roots` of `tensor-plan-fusion`, and the
-            difference as text.
+        fusion: fusion plan of the program if it is not the planner's: the option `roots` of `tensor-plan-fusion`, and
+            a text that describes how the plan differs from the planner's.
     """
 
     name: str

@@ -285,9 +285,13 @@ def unfoldable_loads(nest: loop.NestOp) -> list[loop.LoadOp]:
 def unfolded_order(nest: loop.NestOp, load: loop.LoadOp) -> list[SSAValue]:
     """Returns the indices of the unfolded copy of an operand, the outermost first.
 
-    The order makes dimensions adjacent that `loop-collapse-dimensions` can merge: all reduction indices, and the last
-    adjacent free indices that the operand depends on (its rows or columns). An operand with the last index of the nest
-    is the right one, with the columns as its last dimensions. The left operand has the reduction indices last.
+    Dimensions that `loop-collapse-dimensions` can merge must be adjacent. So the order is:
+
+    - left operand: other free indices, rows, reduction indices;
+    - right operand: other free indices, reduction indices, columns.
+
+    The rows or columns are the last free indices of the operand that are adjacent in the nest. The operand with the
+    last index of the nest is the right one.
     """
     indices = [i for i in extents_of_nest(nest) if i in load.indices]
     side = list[SSAValue]()

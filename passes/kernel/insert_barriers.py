@@ -487,7 +487,7 @@ def _unread(op: kernel.BulkWaitOp, tma_reads: Ages) -> Ages:
 def _refuse_in_flight(op: Operation, accesses: Iterable[Access], state: State) -> None:
     """Raises CompileError if an access overlaps the destination of a copy that has not been waited for."""
     if any(access.conflicts(copy) for access in accesses for copy in state.async_writes):
-        why = "touches what an asynchronous copy may still be writing: there is no wait in between"
+        why = "accesses shared memory that an asynchronous copy may still write; wait for the copy first"
         raise refused(op, why, CompileError)
 
 

@@ -78,7 +78,7 @@ def common_violations(info: NestInfo, tiles: Tiles, target: Target, products: li
     for group in (g for g in info.groups if g[0].sizes):
         chunks = [np.stack([tiles.tile[a] for a in op.body.block.args]) for op in group]
         unequal: Bools = np.any([(c != chunks[0]).any(axis=0) for c in chunks], axis=0)
-        yield Violation(unequal, "chunk", "the stages of a staged reduction need equal chunks")
+        yield Violation(unequal, "chunk", "expected equal chunks for all stages of a staged reduction")
     if points.serial or info.scanned is not None:
         yield from _of_serial(info, tiles)
     for position in points.pack:
@@ -182,7 +182,7 @@ def _of_copies(tiles: Tiles, target: Target) -> Iterator[Violation]:
         lacks = word != plain and not target.has(word)
         yield from _always(tiles, lacks, argument, f"{target.name} has no {word}")
     if points.copy == "sync":
-        reason = "synchronous copies do not run ahead: several stages need cp_async"
+        reason = "expected one stage for synchronous copies; several need copy=cp_async"
         yield Violation(stages > 1, "stages", reason)
     many = f"{{}} stages; at most {MOST_STAGES} are possible"
     yield Violation(stages > MOST_STAGES, "stages", many, (stages,))

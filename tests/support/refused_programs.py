@@ -129,7 +129,7 @@ def gamma(x):
 
 
 class Solver(nn.Module):
-    """A module whose call names the operator only by the module's name."""
+    """A module named like the unsupported operator that it calls: the user's line has only this name."""
 
     def __init__(self):
         super().__init__()
@@ -300,7 +300,7 @@ def generator_of_tensors(x):
 
 
 class Pair:
-    """A class that is not registered with PyTorch."""
+    """A container that `torch.utils._pytree` does not know, so its tensors are no arguments."""
 
     def __init__(self, x):
         self.x = x

@@ -247,7 +247,7 @@ def test_the_options_of_a_pass() -> None:
         ("{block=1}", "<stdin>: error: plan-schedules: the program has no loop.nest to schedule"),
         ("{block=3}", "<stdin>:2:3: error: loop.nest: expected powers of two in block, but got 3\n  %y = arith.addf"),
         ("{nest=k7}", "<stdin>:2:3: error: plan-schedules: nest: there is no k7, of 1 nests\n  %y = arith.addf"),
-        ("{stages=3}", "<stdin>:2:3: error: loop.nest: stages: synchronous copies do not run ahead"),
+        ("{stages=3}", "<stdin>:2:3: error: loop.nest: stages: expected one stage for synchronous copies"),
     ],
 )
 def test_errors_of_schedules_have_a_place(options: str, message: str) -> None:

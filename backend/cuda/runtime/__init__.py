@@ -94,7 +94,9 @@ class CudaProgram:
         self._made_of, self._elsewhere = (module, cuda, saved, eager, graphs), dict[Any, CudaProgram]()
         arch = arch_of(self.torch.cuda.get_device_capability(self.device))
         if saved is not None and saved[0] != arch:
-            raise TargetError(f"was compiled for {saved[0]}, the device is {arch}", operator="cuda")
+            raise TargetError(
+                f"expected a device of {saved[0]}, for which the program was compiled, but got {arch}", operator="cuda"
+            )
         compiled = None if saved is not None else _compile(cuda, arch)
         self.use = compiled.kernels if compiled is not None else {}
         cubin = compiled.cubin if compiled is not None else (saved or ("", b""))[1]

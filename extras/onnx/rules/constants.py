@@ -21,7 +21,7 @@ def constant(
     value_int: int | None = None,
     value_ints: list[int] | None = None,
 ) -> Any:
-    # Returns a host value, which becomes a tensor where a rule wants one.
+    # The result stays an array. It becomes a tensor if a later rule takes a tensor.
     if value is not None:
         return np.asarray(value)
     if value_int is not None or value_ints is not None:

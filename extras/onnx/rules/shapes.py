@@ -1,4 +1,8 @@
-"""Operators that rename, select or repeat elements, and arithmetic on shapes by the host."""
+"""Operators that move, select or repeat elements: views, slices, padding; and arithmetic on sizes.
+
+The second half has functions of host values (`values.py`): arrays of sizes that are computed on the host while a model
+is traced.
+"""
 
 from __future__ import annotations
 
@@ -210,10 +214,8 @@ def center_crop_pad(x: Tensor, shape: Host, *, axes: Sequence[int] | None = None
     return x
 
 
-# Arithmetic on host values. A function gets arrays, whose elements may be symbolic sizes.
-
-
 def _integers(*arrays: HostArray) -> bool:
+    """Returns true if all elements are integers or symbolic sizes."""
     return all(a.dtype == object or a.dtype.kind in "iub" for a in arrays)
 
 

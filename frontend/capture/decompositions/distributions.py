@@ -23,7 +23,7 @@ def _computed(x: Tensor) -> torch.dtype:
 def _bernoulli(self: Tensor, p: Tensor | float | None = None, *, generator: Any = None) -> Tensor:
     p = self if p is None else p
     if not isinstance(p, Tensor) and not 0 <= p <= 1:
-        raise ShapeError(f"a probability of {p}", argument="p")
+        raise ShapeError(f"expected a probability from 0 to 1, but got {p}", argument="p")
     dtype = _computed(p) if isinstance(p, Tensor) else torch.float32
     return (torch.rand(self.shape, dtype=dtype) < p).to(self.dtype)
 
@@ -52,7 +52,7 @@ def _normal_of_numbers(
 def _geometric(self: Tensor, p: float, *, generator: Any = None) -> Tensor:
     """Returns the number of trials up to the first success."""
     if not 0 < p < 1:
-        raise ShapeError(f"a probability of {p}", argument="p")
+        raise ShapeError(f"expected a probability between 0 and 1, but got {p}", argument="p")
     drawn = 1 - torch.rand(self.shape, dtype=_computed(self))
     return (drawn.log() * (1 / log(1 - p))).ceil().clamp(min=1).to(self.dtype)
 
@@ -68,10 +68,12 @@ def _multinomial(self: Tensor, num_samples: int, replacement: bool = False, *, g
     e for exponentially distributed e (Efraimidis, Spirakis: Weighted random sampling with a reservoir, 2006).
     """
     if self.dim() not in (1, 2) or not self.is_floating_point() or self.shape[-1] > _MOST_CATEGORIES:
-        raise ShapeError("not one or two dimensions of probabilities, of at most 2^24", argument="self")
+        raise ShapeError("expected floats with one or two dimensions, and at most 2^24 categories", argument="self")
     count = self.shape[-1]
     if num_samples <= 0 or not replacement and num_samples > count:
-        raise ShapeError(f"{num_samples} of {count} categories", argument="num_samples")
+        raise ShapeError(
+            f"expected 1 to {count} samples without replacement, but got {num_samples}", argument="num_samples"
+        )
     weights = self.to(_computed(self))
     if not replacement:
         rate = -(1 - torch.rand_like(weights)).log()

@@ -44,7 +44,10 @@ def _chebyshev(kind: str, x: Tensor | float, n: Tensor | float, shifted: bool) -
         return torch.where(within, a.sin() if sine else a.cos(), a.sinh() if sine else a.cosh())
 
     def half_angle_ratio(sine: bool) -> Tensor:
-        """Returns the polynomial of |x| of the fourth kind (W, with `sine`) or the third kind (V)."""
+        """Returns sin((n + 1/2) a) / sin(a / 2) for `sine`, else the same of cosines, with cos(a) = |x|.
+
+        These are the Chebyshev polynomials of order n of the fourth kind (W), and of the third kind (V).
+        """
         value = wave((n + 0.5) * angle, sine) / wave(angle * 0.5, sine)
         return torch.where(angle == 0, 2 * n + 1, value) if sine else value
 

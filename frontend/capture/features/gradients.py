@@ -43,14 +43,16 @@ from . import Features
 
 
 def called(function: Any, args: Any, kwargs: Any) -> Any:
-    """Raises Retrace for a program that switches gradients, or that asks whether they are enabled.
+    """Requests another trace if a program switches gradients, or asks whether they are enabled.
+
+    Capture calls this function for such a call. The exception Retrace ends the trace; then capture calls `retraced`.
 
     Args:
         function: the function that the program calls.
         args, kwargs: its arguments.
 
     Returns:
-        NotImplemented if code other than the user's calls `is_grad_enabled`.
+        NotImplemented, which continues the trace, if code other than the user's calls `is_grad_enabled`.
     """
     if function.__name__ == "is_grad_enabled" and not is_users(sys._getframe(3).f_code.co_filename):
         return NotImplemented
@@ -62,7 +64,7 @@ def retraced(request: Request) -> ExportedProgram:
     with _marked_grad_mode(request.module) as switch:
         program = request.export(("gradients",))
     if switch.enables:
-        # If the program computes gradients, this export raises Retrace for `transforms.py`, and does not return.
+        # A program that computes gradients itself raises Retrace here: the feature `transforms` traces it instead.
         request.export(("gradients",))
     return program
 
@@ -199,7 +201,7 @@ def _interpret_call(
     depends = {name for t in read.values() for name in t.history.depends}
     if isinstance(target := node.target, torch._ops.OpOverload):
         for written in _written(node, target):
-            # An integer tensor is not in `read`: it has no gradient.
+            # `read` has the written tensor if it may require a gradient; integers may not.
             if records and written in read:
                 read[written].history.depends |= depends
                 read[written].history.changed = True
@@ -307,7 +309,7 @@ class _Switch(TorchFunctionMode):
         if func is torch._C._set_grad_enabled:
             return self.set_grad_enabled(*args)
         result = func(*args, **(kwargs or {}))
-        # Dynamo traces this mode together with a branch of a `torch.cond`.
+        # Dynamo traces a branch of `torch.cond` and this method with it. `_mark` would then add nodes of its own.
         if not torch.compiler.is_dynamo_compiling():
             self._mark()
         return result

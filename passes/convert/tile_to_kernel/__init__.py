@@ -82,7 +82,7 @@ def lower_kernel(op: tile.KernelOp) -> kernel.FuncOp:
     out = Lowering(op)
     count = prod(n for n in out.grid if isinstance(n, int))
     if count >= 1 << 31:
-        raise refused(op, f"a grid has 1 to 2^31 - 1 blocks, not {count}")
+        raise refused(op, f"expected a grid of 1 to 2^31 - 1 blocks, but got {count}")
     for b, index in zip(op.blocks, out.block_indices([b.first_use is not None for b in op.blocks]), strict=True):
         if isinstance(index, SSAValue) and index.name_hint is None:
             index.name_hint = b.name_hint
@@ -117,7 +117,10 @@ def lower_broadcast(out: Lowering, op: tile.BroadcastOp) -> SSAValue:
         return out.emit(kernel.SplatOp(source, layout.registers))
     picks = layout.without(op.along.get_values()).picks(out.layout(op.source))
     if picks is None:
-        raise refused(op, "needs elements of other threads (tile-assign-layouts inserts the conversion)")
+        raise refused(
+            op,
+            "expected operands in one layout; run tile-assign-layouts, which inserts conversions",
+        )
     return out.picked(source, picks)
 
 
@@ -196,7 +199,7 @@ def lower_host(main: func.FuncOp, launchable: set[str]) -> None:
     block, inputs, source = main.body.block, main.body.block.args, list(main.body.block.ops)
     *ops, last = source
     if any(value in inputs for value in last.operands):
-        raise refused(last, "an argument is returned as it is", CompileError)
+        raise refused(last, "expected a computed result, but got an argument that is returned unchanged", CompileError)
     for argument in inputs:
         retype(argument, _buffer_type(argument.type))
     host = _Host(block, launchable, dict(zip(inputs, inputs, strict=True)))
@@ -206,7 +209,7 @@ def lower_host(main: func.FuncOp, launchable: set[str]) -> None:
         host.outputs.setdefault(value, []).append(out)
     for op in ops:
         if (lower := _HOST.get(type(op))) is None:
-            raise refused(op, "is no launch and no call", CompileError)
+            raise refused(op, "expected a launch or a call in the host program", CompileError)
         lower(host, op)
     host.append(func.ReturnOp(), last)
     erase(*reversed(source))

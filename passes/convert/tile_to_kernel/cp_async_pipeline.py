@@ -148,7 +148,7 @@ class Rings:
     def _make(self, op: scf.ForOp, new: tile.StageAsyncOp, chain: list[int]) -> Pipeline:
         """Returns the pipeline of the copy `new` in the loop `op`; `chain` has the positions of its carried tiles."""
         if new in self._inside:
-            raise refused(op, "carries one copy in two pipelines")
+            raise refused(op, "expected each copy in one pipeline, but two loop values carry it")
         self._inside.add(new)
         starts, args = [_start(op, i) for i in chain], [op.body.block.args[1 + i] for i in chain]
         earlier = starts[0].owner
@@ -160,7 +160,7 @@ class Rings:
         for slot, (start, arg) in enumerate(zip(starts, args, strict=True)):
             first = start.owner
             if not isinstance(first, tile.StageAsyncOp) or first in self._first_slots or arg.type != new.result.type:
-                raise refused(op, "starts a pipeline with something other than copies of its own")
+                raise refused(op, "expected a pipeline that starts with copies before its loop")
             self._first_slots[first] = slot
             self.of_tile[first.result] = self.of_tile[arg] = ring
         return Pipeline(ring, tuple(chain))
@@ -215,7 +215,7 @@ def stage_async(out: Lowering, op: tile.StageAsyncOp) -> None:
     place = shared_place(out, layout_in_shared(op.result), layout, size)
     vec = min(access.vec, place.vec)
     if vec * size not in COPY_BYTES or access.per_register:
-        raise refused(op, f"copies {vec * size} bytes at once; only 4, 8 or 16 are possible")
+        raise refused(op, f"expected copies of 4, 8 or 16 bytes, but got {vec * size}")
     holds = holder_predicate(out, layout)
     if holds is not None:
         predicate = holds if predicate is None else out.emit(arith.AndIOp(holds, predicate))

@@ -31,7 +31,7 @@ Dot = tile.DotOp | tile.DotAsyncOp
 @lowers(tile.DotOp)
 def lower_dot(out: Lowering, op: tile.DotOp) -> SSAValue:
     if op.is_wgmma:
-        why = "is asynchronous (tile-pipeline-dots makes it tile.dot_async)"
+        why = "expected tile.dot_async for a dot of warpgroups; run tile-pipeline-dots"
         raise refused(op, why, argument="atom")
     if op.atom is not None:
         return _mma(out, op)
@@ -63,7 +63,7 @@ def _fma(out: Lowering, op: tile.DotOp) -> SSAValue:
     rows = [i for i, basis in enumerate(acc.reg) if basis[0]]
     cols = [i for i, basis in enumerate(acc.reg) if basis[1]]
     if set(rows) & set(cols) or len(rows) + len(cols) != len(acc.reg):
-        raise refused(op, "accumulates in registers that are no grid of rows and columns")
+        raise refused(op, "expected accumulator registers that form a grid of rows and columns")
 
     def part(operand: int, k: Index) -> SSAValue:
         place = _slice(out, op, operand, operand_layout(acc, operand, depth), k)
@@ -101,7 +101,7 @@ def _held(op: Dot, acc: Linear) -> list[tuple[int, ...]] | None:
         return None
     if (fragments := held_fragments(op, acc, layout)) is None:
         raise refused(
-            op, "multiplies a tile that other threads hold (tile-stage-dot-operands puts it where they read it)"
+            op, "expected operands in the registers of the threads that multiply them; run tile-stage-dot-operands"
         )
     return fragments
 

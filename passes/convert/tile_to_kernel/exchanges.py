@@ -121,7 +121,7 @@ def reduce(out: Lowering, op: tile.ReduceOp) -> SSAValue:
         value = out.emit(kernel.ReduceRegistersOp(kind, value, range(len(plan.warps))), hint)
     picks = out.layout(op.result).picks(reduced)
     if picks is None:
-        raise refused(op, "leaves the result in other threads than its layout says")
+        raise refused(op, "expected the result in the threads of its layout")
     return out.from_vector(op.result, out.picked(value, picks))
 
 

@@ -60,7 +60,7 @@ def scan(out: Lowering, op: tile.ScanOp) -> None:
     total_layout = Linear(total_layout.shape, register_bases, total_layout.lane, total_layout.warp)
     picks, back = total_layout.picks(out.layout(op.init)), out.layout(op.carry).picks(total_layout)
     if picks is None or back is None:
-        raise refused(op, "starts with a tile in another layout than that of the source")
+        raise refused(op, "expected an initial tile in the layout of the source")
     init, source = out.picked(out.vector(op.init), picks), out.of(op.source)
     if not order.lanes and not order.warps:
         new = out.add_op(kernel.ScanRegistersOp(kind, source, init, order.registers), hint)

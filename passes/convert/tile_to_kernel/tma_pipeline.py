@@ -125,7 +125,7 @@ def consumer_wait(out: Lowering, op: tile.ConsumerWaitOp) -> None:
     """Lowers the wait for a full slot; its tiles become views of the buffers."""
     queue = out.state(queues)[op.ring]
     if queue.taken is not None:
-        raise refused(op, "takes from a ring before what was taken last is given back")
+        raise refused(op, "expected a release of the last stage before the next wait")
     queue.taken = out.block
     out.add_op(kernel.MbarWaitOp(queue.full, out.value(queue.slot), out.value(queue.phase)))
     for buffer, (shared, _), result in zip(queue.buffers, queue.tiles, op.res, strict=True):
@@ -141,7 +141,7 @@ def consumer_release(out: Lowering, op: tile.ConsumerReleaseOp) -> None:
     goes_on = queue.taken is not None
     slot = queue.late if op.is_late or not goes_on else queue.slot
     if slot is None or queue.taken not in (None, out.block):
-        raise refused(op, "gives back what is taken elsewhere")
+        raise refused(op, "expected a release of a stage in the block that waited for it")
     _arrive(out, queue, out.value(slot), condition)
     queue.late = queue.slot if op.is_late else None
     queue.taken = None
@@ -229,7 +229,7 @@ def tma_store(out: Lowering, op: tile.TmaStoreOp) -> None:
     """
     stage, buffer = op.value.owner, out.of(op.value)
     if not isinstance(stage, tile.StageOp):
-        raise refused(op, "stores what no tile.stage has staged")
+        raise refused(op, "expected a tile that tile.stage has put into shared memory")
     shared, boxes = shared_of_type(op.value.type), _boxes(op, op.value)
     groups = groups_apart(shared, out.layout(stage.source))
     part = part_of_group(shared.shape, groups) or shared.shape
@@ -264,7 +264,7 @@ def _tensor_map(out: Lowering, op: Move, memory: SSAValue, boxes: Boxes, rows: i
         rows: rows of a box.
     """
     if (dimensions := box_dimensions(op.map.data)) is None:
-        raise refused(op, "is no tile of two dimensions in boxes")
+        raise refused(op, "expected a 2-D tile with a TMA layout")
     buffer = out.of(memory)
     extents = [1] * len(extents_of(buffer.type))
     extents[dimensions[boxes.fast]], extents[dimensions[1 - boxes.fast]] = boxes.row, rows
@@ -275,7 +275,7 @@ def _tensor_map(out: Lowering, op: Move, memory: SSAValue, boxes: Boxes, rows: i
 def _boxes(op: Move, tile: SSAValue) -> Boxes:
     boxes = boxes_of(shared_of_type(tile.type), element_bytes(tile.type))
     if boxes is None:
-        raise refused(op, "is no tile of two dimensions in boxes")
+        raise refused(op, "expected a 2-D tile with a TMA layout")
     return boxes
 
 

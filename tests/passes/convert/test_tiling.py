@@ -163,7 +163,11 @@ def planned_nest(name: str, schedule: ScheduleAttr) -> ModuleOp:
 @pytest.mark.parametrize(
     ("name", "schedule", "message"),
     [
-        ("logsumexp", ScheduleAttr.get([1], [16, 32]), "chunk: the stages of a staged reduction need equal chunks"),
+        (
+            "logsumexp",
+            ScheduleAttr.get([1], [16, 32]),
+            "chunk: expected equal chunks for all stages of a staged reduction",
+        ),
         ("relu_matmul", ScheduleAttr.get([16, 16], [8], atom="wgmma"), "atom: sm_80 has no wgmma"),
         ("relu_matmul", ScheduleAttr.get([16, 16], [8], copy="tma"), "copy: sm_80 has no tma"),
         ("relu_matmul", ScheduleAttr.get([16, 16], [8], thread=[2]), "thread: expected a register tile of 2 extents"),

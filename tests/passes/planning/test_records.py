@@ -161,9 +161,9 @@ DAMAGED = {
     "no file": (None, "No such file"),
     "no JSON": ("{", "is damaged"),
     "deep": ("[" * 100_000, "is damaged"),
-    "other JSON": ("[1, 2]", "is no record of plans"),
-    "other format": ('{"format": "x", "version": 1}', "is no record of plans"),
-    "newer": ('{"format": "deplodock plans", "version": 2}', "is of version 2, not 1"),
+    "other JSON": ("[1, 2]", "expected a record of plans"),
+    "other format": ('{"format": "x", "version": 1}', "expected a record of plans"),
+    "newer": ('{"format": "deplodock plans", "version": 2}', "expected version 1, but got 2"),
     "no entries": ('{"format": "deplodock plans", "version": 1}', "is damaged: entries are missing"),
     "a number": (
         '{"format": "deplodock plans", "version": 1, "schedules": {"sm_90a": {"k": 3}}, "fusions": {}}',
@@ -274,7 +274,7 @@ def test_multiprocessors_are_part_of_a_record(tmp_path: Path) -> None:
         own, other = get_target(name), get_target("sm_90a:30")
         assert record.schedule_for(make_context(), nest, own) == nest.attributes["schedule"]
         assert (record.schedule_for(make_context(), nest, other) is None) == (few is not None)
-    with pytest.raises(TargetError, match="0 multiprocessors; 1 to 1024 are possible"):
+    with pytest.raises(TargetError, match="expected 1 to 1024 multiprocessors, but got 0"):
         get_target("sm_90a:0")
 
 

@@ -35,7 +35,7 @@ tile.kernel @parts(%x: memref<128x128xbf16>, %y: memref<128x128xbf16>) blocks ()
 #part = #tile.layout<reg = [[0, 1], [8, 0], [0, 8], [0, 16], [0, 32]], lane = [[0, 2], [0, 4], [1, 0], [2, 0], [4, 0]], warp = [[16, 0], [32, 0], [64, 0]]>
 #rows = #tile.shared<offset = [[0, 1], [0, 2], [0, 4], [0, 8], [0, 16], [0, 32], [1, 0], [2, 0], [4, 0], [8, 0], [16, 0], [32, 0], [64, 0]]>
 
-// CHECK: error: tile.tma_store: is no tile of two dimensions in boxes
+// CHECK: error: tile.tma_store: expected a 2-D tile with a TMA layout
 tile.kernel @no_boxes(%x: memref<128x64xbf16>, %y: memref<128x64xbf16>) blocks () in [] warps 8 {
   %a = tile.load %x[d0, d1] : memref<128x64xbf16> -> tensor<128x64xbf16, #part>
   %0 = tile.stage %a : tensor<128x64xbf16, #part> -> tensor<128x64xbf16, #rows>

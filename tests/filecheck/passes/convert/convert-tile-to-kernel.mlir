@@ -115,7 +115,7 @@ func.func @main(%x: tensor<32xf32>) -> (tensor<32xf32>, tensor<32xf32>, tensor<0
 
 // Whoever needs an element of another thread must say so before.
 
-// CHECK: error: tile.broadcast: needs elements of other threads (tile-assign-layouts inserts the conversion)
+// CHECK: error: tile.broadcast: expected operands in one layout; run tile-assign-layouts, which inserts conversions
 #v = #tile.layout<reg = [], lane = [[1], [2], [4], [8], [16]], warp = []>
 #w = #tile.layout<reg = [[0, 1]], lane = [[1, 0], [2, 0], [4, 0], [16, 0], [8, 0]], warp = []>
 tile.kernel @other(%x: memref<32xf32>) blocks () in [] warps 1 {

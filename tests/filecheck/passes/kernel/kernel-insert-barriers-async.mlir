@@ -37,7 +37,7 @@ kernel.func @ring(%x: memref<32xf32>) grid [1] warps 1 {
 // -----
 
 // Slots that do not start apart may be the same: the copy that is started meets the one that is read.
-// CHECK: error: kernel.load: touches what an asynchronous copy may still be writing: there is no wait in between
+// CHECK: error: kernel.load: accesses shared memory that an asynchronous copy may still write; wait for the copy first
 kernel.func @same(%x: memref<32xf32>) grid [1] warps 1 {
   %i = kernel.id lane
   %zero = payload.constant 0.0 : vector<1xf32>
