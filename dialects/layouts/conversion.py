@@ -8,9 +8,10 @@ needs an element in its target register `r`, the lane and the register that hold
 
 **Rounds**: in a shuffle each lane sends one register and receives one value. So there is one round for each target
 register. If every lane received its register `t` in round `t`, one lane might have to send two registers. Therefore
-lane `l` receives its register `t + Q l`, from lane `A t + (B + A Q) l`. The matrix `Q` is chosen such that the register
-to send depends only on the round and on the *sending* lane `s`: it is `M t + N s`. So a lane permutes its registers by
-`N s` before the rounds, and the received ones by `Q l` after them.
+lane `l` receives its register `t + Q l` in round `t`, for some matrix `Q`. By the formulas above the lane that sends it is
+`s = A t + (B + A Q) l`, and its register is `C t + (D + C Q) l`. If `B + A Q` can be inverted, `l` follows from `s` and
+`t`. Then the register to send is a linear function of the round and of the *sending* lane, `M t + N s`. So a lane
+permutes its registers by `N s` before the rounds, and the received ones by `Q l` after them.
 
 **Free rounds**: if possible, `Q` makes `B + A Q` the identity. Then every lane receives from itself in the rounds with
 `A t` = 0, which need no shuffle.
@@ -124,7 +125,7 @@ def _without_lanes(position: int, kernel: Sequence[int], bits: int) -> int:
 
 
 def _column(image: int, bit: int, bits: int, chosen: Sequence[int], moves: Sequence[int]) -> tuple[int, int] | None:
-    """Chooses where one bit of the receiving lane's number leads: a position in the source.
+    """Chooses one column of `(B + A Q, D + C Q)`: the source position for one bit of the receiving lane's number.
 
     A position is a source register number with the lane number in the bits above. A choice is legal if the lanes of the
     chosen positions determine their registers, so that each lane sends one register. The first legal choice is taken:

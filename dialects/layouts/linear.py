@@ -459,7 +459,9 @@ def is_disjoint(images: Sequence[int]) -> bool:
 
 
 def operand_layout(acc: Linear, operand: int, depth: int) -> Linear:
-    """Returns the layout of the operand elements at k = 0 that threads need for a scalar contraction into `acc`.
+    """Returns the layout of the first step (k = 0) of an operand for a contraction without tensor cores into `acc`.
+
+    In each step a thread needs the operand elements of its accumulator's rows or columns, at one k.
 
     Args:
         acc: layout of the accumulator [m, n].

@@ -90,8 +90,8 @@ def accumulator(
         shape: rows and columns of the tile.
         warps: warps of the block.
         rows_first: whether the parts of the warps are as wide as possible, so that a row is in few warps.
-        vec: contiguous columns that a thread holds: 2 as in the atom, or more if the columns of the operand may be
-            permuted.
+        vec: contiguous columns that a thread holds. The atom gives a thread 2 adjacent columns. A larger number assigns
+            other columns of the tile to the atom's columns, so the right operand must be read in the same order.
         atom: instruction.
     """
     m, n = shape
@@ -177,8 +177,8 @@ def fragment(acc: Linear, operand: int, depth: int, atom: MmaAtom = ATOM) -> Lin
 class Rows(NamedTuple):
     """Access pattern of `ldmatrix`, which reads 8x8 matrices in rows of 16 bytes.
 
-    layout: for each lane, the rows whose addresses it supplies. The lowest register bits select an element of a row,
-        the other register bits the instruction.
+    layout: the rows whose addresses a lane supplies, written as a layout of their elements: the lowest register bits
+        number the elements of a row, the other register bits number the instructions.
     matrices: matrices that one instruction reads.
     """
 

@@ -82,7 +82,10 @@ class OnnxModule(nn.Module):
         return results[0] if len(results) == 1 else results
 
     def example_inputs(self, size: int = 4) -> tuple[torch.Tensor, ...]:
-        """Returns random inputs: normal floats, and integers 0 or 1. Sizes that vary are `size`, or near it."""
+        """Returns random inputs: normal floats, and integers 0 or 1.
+
+        The sizes that vary are `size`, `size + 1` and so on, so that no two are equal.
+        """
         names = [*dict.fromkeys(s for i in self.inputs for s in i.shape if isinstance(s, str))]
         sizes = {name: size + n for n, name in enumerate(names)}
         shapes = [tuple(s if isinstance(s, int) else sizes.get(str(s), size) for s in i.shape) for i in self.inputs]

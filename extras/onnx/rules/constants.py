@@ -32,7 +32,10 @@ def constant(
 
 
 def _cosines(size: int, periodic: int, coefficients: tuple[float, ...]) -> np.ndarray[Any, Any]:
-    """Returns the sum of `(-1)**k * coefficients[k] * cos(k * x)` over one period of `size` elements."""
+    """Returns the window `sum((-1)**k * coefficients[k] * cos(k * x))` for `size` values of x.
+
+    The values begin at 0. The last one is 2 pi, or one step before it if the window is `periodic`.
+    """
     n = np.arange(size) * (2 * np.pi / max(size if periodic else size - 1, 1))
     return sum(((-1) ** k * c * np.cos(k * n) for k, c in enumerate(coefficients)), np.zeros(size))
 
@@ -65,7 +68,7 @@ def dft(
     onesided: int = 0,
     opset: int,
 ) -> Tensor:
-    # The last dimension has the real part, and the imaginary one if there are two.
+    # The last dimension of `x` has one element (the real part) or two (with the imaginary part), and is no axis.
     dim = (int(number(axis)) if axis is not None else -2 if opset >= 20 else axis_) % x.dim()
     signal = torch.complex(x[..., 0], x[..., 1] if x.shape[-1] == 2 else torch.zeros_like(x[..., 0]))
     count = None if length is None else int(number(length))

@@ -49,7 +49,13 @@ def matmul_integer(x: Tensor, y: Tensor, x_zero: Tensor | None = None, y_zero: T
 
 
 def _shifted(x: Tensor, zero: Tensor | None, rows: bool = False) -> Tensor:
-    """Returns quantised numbers as int32, with their zero point subtracted. A vector of zero points has one per row."""
+    """Returns quantised numbers as int32, with their zero point subtracted.
+
+    Args:
+        x: the numbers, of shape (..., rows, columns).
+        zero: one zero point, or a vector.
+        rows: whether a vector has one zero point for each row; else for each column.
+    """
     wide = x.to(torch.int32)
     if zero is None:
         return wide
@@ -272,7 +278,15 @@ def col2im(
 
 
 def _spread(x: Tensor, dim: int, start: int, step: int, extent: int, count: int) -> Tensor:
-    """Returns the elements of a dimension at every `step`-th position of a longer one, with zeros between."""
+    """Spreads a dimension: element n is moved to position `start + n * step`. All other positions are 0.
+
+    Args:
+        x: the tensor.
+        dim: the dimension.
+        start, step: positions of its elements in the result.
+        extent: size of the dimension in the result.
+        count: its size in `x`.
+    """
     index = torch.arange(extent) - start
     inside = (index >= 0) & (index < count * step) & (torch.remainder(index, step) == 0)
     taken = x.index_select(dim, torch.div(index, step, rounding_mode="floor").clamp(0, count - 1))

@@ -237,7 +237,7 @@ def _binary(function: Any) -> Any:
 
 
 def _truncated(x: HostArray, y: HostArray) -> HostArray:
-    """Returns quotients of whole numbers, rounded to zero; sizes are not negative."""
+    """Returns quotients of whole numbers, rounded to zero. For sizes this is a floor division."""
     if object in (x.dtype, y.dtype):
         return x // y
     return (np.sign(x) * np.sign(y) * (np.abs(x) // np.abs(y))).astype(x.dtype)
