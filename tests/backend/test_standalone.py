@@ -83,7 +83,7 @@ def test_plan_runs_on_the_emulator(program):
     [
         ("builtin.module {}", "has no @main"),
         ("func.func @main(%x: tensor<4xf32>) {\n  func.return\n}", "expected memrefs as parameters of @main"),
-        ("func.func @main(%x: memref<?xf32>) {\n  func.return\n}", "expected a name for each"),
+        ("func.func @main(%x: memref<?xf32>) {\n  func.return\n}", "expected a symbol for each"),
         ("func.func @main() {\n  %c = arith.constant 0 : index\n  func.return\n}", "test.mlir:2.*arith.constant"),
         (
             "func.func @main(%x: memref<4xf32>) {\n  kernel.launch @no(%x) : memref<4xf32>\n  func.return\n}",
@@ -92,7 +92,7 @@ def test_plan_runs_on_the_emulator(program):
         (
             KERNEL
             + "func.func @main(%x: memref<4xf32>) {\n  kernel.launch @scale(%x) : memref<4xf32>\n  func.return\n}",
-            "other types",
+            "expected buffers of the types",
         ),
     ],
 )

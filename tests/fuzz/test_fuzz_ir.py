@@ -32,7 +32,7 @@ FOUND = {
     "a map that divides by zero": (
         "loop",
         "%x = tensor.iota 0 : tensor<4xi64>\n%y = tensor.index_map %x[d0 mod 0] : tensor<4xi64> -> tensor<4xi64>",
-        "divides",
+        "expected a division by a positive number",
     ),
     "integers for an operator of floats": (
         "torch",

@@ -201,5 +201,5 @@ def test_the_table_of_cliffs_has_an_earlier_version(
     text = CliRunner().invoke(cliffs.main, words, catch_exceptions=False).output
     row = json.loads(path.read_text())["cases"][0]
     assert row["now"] == "refused"
-    assert row["eager/before"] == pytest.approx(row["eager"] / row["before"], rel=1e-3)
+    assert row["eager/before"] == pytest.approx(row["eager"] / row["before"], rel=3e-3)
     assert "| refused |" in text.splitlines()[-1]

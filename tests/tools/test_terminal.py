@@ -93,7 +93,7 @@ def visible(text: str) -> list[str]:
 
 
 FITTING: dict[str, tuple[Command, list[str], int, str]] = {
-    "the passes": (dl_opt.main, ["--list-passes"], 0, "Replace an op by an earlier one"),
+    "the passes": (dl_opt.main, ["--list-passes"], 0, "Replaces operations by earlier equal ones"),
     "help of a pass": (dl_opt.main, ["--help-pass", "tensor-plan-fusion"], 0, "one of model, simple, none, all, keep"),
     "help of dl-opt": (dl_opt.main, ["--help"], 0, "--run-reproducer"),
     "help of dl-gui": (dl_gui.main, ["--help"], 0, "It is xDSL's own"),
