@@ -8,9 +8,9 @@ needs an element in its target register `r`, the lane and the register that hold
 
 **Rounds**: in a shuffle each lane sends one register and receives one value. So there is one round for each target
 register. If every lane received its register `t` in round `t`, one lane might have to send two registers. Therefore
-lane `l` receives its register `t + Q l` in round `t`, for some matrix `Q`. By the formulas above the lane that sends it is
-`s = A t + (B + A Q) l`, and its register is `C t + (D + C Q) l`. If `B + A Q` can be inverted, `l` follows from `s` and
-`t`. Then the register to send is a linear function of the round and of the *sending* lane, `M t + N s`. So a lane
+lane `l` receives its register `t + Q l` in round `t`, for some matrix `Q`. By the formulas above the lane that sends it
+is `s = A t + (B + A Q) l`, and its register is `C t + (D + C Q) l`. If `B + A Q` can be inverted, `l` follows from `s`
+and `t`. Then the register to send is a linear function of the round and of the *sending* lane, `M t + N s`. So a lane
 permutes its registers by `N s` before the rounds, and the received ones by `Q l` after them.
 
 **Free rounds**: if possible, `Q` makes `B + A Q` the identity. Then every lane receives from itself in the rounds with
