@@ -337,7 +337,7 @@ def test_barriers_are_refused_where_a_wait_is_missing() -> None:
     module = matmul(32, 32, 128, 3)
     lower(module, "loop-to-tile,convert-tile-to-kernel,cse,dce,kernel-allocate-shared")
     wait_for_too_little(module)
-    with pytest.raises(CompileError, match="no wait in between"):
+    with pytest.raises(CompileError, match="may still write; wait for the copy first"):
         lower(module, "kernel-insert-barriers")
 
 
