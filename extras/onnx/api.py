@@ -7,7 +7,7 @@ from os import PathLike, fspath
 from onnx import ModelProto
 
 from .model import OnnxModule, check, prepared, read_model
-from .values import OnnxError
+from .values import OnnxError, reason_of
 
 
 def from_onnx(model: str | PathLike[str] | ModelProto) -> OnnxModule:
@@ -30,5 +30,5 @@ def from_onnx(model: str | PathLike[str] | ModelProto) -> OnnxModule:
     try:
         check(model)
     except Exception as error:  # onnx raises errors of many kinds
-        raise OnnxError(f"is no valid ONNX model: {' '.join(str(error).split())[:200]}") from None
+        raise OnnxError(f"is no valid ONNX model: {reason_of(error)}") from None
     return OnnxModule(prepared(model, "model.onnx"))

@@ -46,11 +46,11 @@ def _runtime(module: OnnxModule, file: str, args: tuple[torch.Tensor, ...]):
         return None
     import numpy as np
 
-    from .values import to_array, to_tensor
+    from ...frontend.capture.arrays import to_numpy, to_torch
 
     def expected() -> list[torch.Tensor]:
         session = onnxruntime.InferenceSession(file, providers=["CPUExecutionProvider"])
-        inputs = {i.name: to_array(a) for i, a in zip(module.inputs, args, strict=True)}
-        return [to_tensor(np.asarray(r)) for r in session.run(module.outputs, inputs)]
+        inputs = {i.name: to_numpy(a) for i, a in zip(module.inputs, args, strict=True)}
+        return [to_torch(np.asarray(r)) for r in session.run(module.outputs, inputs)]
 
     return expected

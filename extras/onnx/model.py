@@ -11,7 +11,6 @@ import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -23,18 +22,26 @@ from torch import nn
 from torch.export import Dim
 
 from ...errors import CompileError
-from .registry import HOST_RULES, RULES, STRUCTURES, Rule, load_rules
-from .values import NUMBERS, Env, HostArray, OnnxError, Stored, Value, array_of, dtype_of, to_array, to_tensor
+from ...frontend.capture.arrays import to_numpy
+from .registry import HOST_RULES, RULES, STRUCTURES, ControlNode, Rule, load_rules
+from .values import (
+    LARGEST_KNOWN,
+    NUMBERS,
+    Env,
+    HostArray,
+    OnnxError,
+    Stored,
+    Value,
+    array_of,
+    dtype_of,
+    reason_of,
+    to_tensor,
+)
 
 OLDEST = 13
 """Oldest version of the operator set that rules handle; models of older versions are converted."""
 
 DOMAINS = ("", "ai.onnx")
-LARGEST_FOLDED = 1 << 24
-"""Largest number of elements of a result that is computed from constants when the model is read."""
-
-LARGEST_KNOWN = 64
-"""Largest number of elements of an operand of a node that is computed on the host (`Evaluator._small`)."""
 
 
 @dataclass(frozen=True)
@@ -44,6 +51,11 @@ class Input:
     name: str
     dtype: torch.dtype
     shape: tuple[int | str | None, ...]
+
+
+def versions_of(imports: ModelProto | FunctionProto) -> dict[str, int]:
+    """Returns the versions of the operator sets that a model or a function imports, by domain."""
+    return {"" if o.domain in DOMAINS else o.domain: o.version for o in imports.opset_import}
 
 
 class OnnxModule(nn.Module):
@@ -59,12 +71,11 @@ class OnnxModule(nn.Module):
         load_rules()
         self.file = file
         graph = model.graph
-        self.opsets = {("" if o.domain in DOMAINS else o.domain): o.version for o in model.opset_import}
+        self.opsets = versions_of(model)
         self.functions = {(f.domain, f.name): f for f in model.functions}
         self.constants: Env = {}
-        folder = str(Path(file).parent)
         for tensor in graph.initializer:
-            self.constants[tensor.name] = self._store(array_of(tensor, folder))
+            self.constants[tensor.name] = self._store(array_of(tensor))
         for sparse in graph.sparse_initializer:
             raise OnnxError(f"the constant {sparse.values.name!r} is sparse, which is not supported", location=file)
         self.inputs = [_input(i) for i in graph.input if i.name not in self.constants]
@@ -131,7 +142,7 @@ class OnnxModule(nn.Module):
                 evaluator.run([node], env)
             for name in filter(None, node.output):
                 value = env[name]
-                array = to_array(value) if isinstance(value, torch.Tensor) else value
+                array = to_numpy(value) if isinstance(value, torch.Tensor) else value
                 self.constants[name] = self._store(array) if isinstance(array, np.ndarray) else array
         return remaining
 
@@ -177,7 +188,7 @@ class Evaluator:
     """Evaluates the nodes of a graph, of its subgraphs and of functions."""
 
     def __init__(self, module: OnnxModule) -> None:
-        self.module = module
+        self.module, self.opsets = module, module.opsets
 
     def tensor(self, value: Value) -> torch.Tensor:
         """Returns a value of the graph as a tensor."""
@@ -212,14 +223,13 @@ class Evaluator:
         present = {a.name: a for a in attributes if a is not None}
         if (domain, node.op_type) in self.module.functions:
             return self._call(self.module.functions[domain, node.op_type], inputs, present)
-        if not domain and (structure := STRUCTURES.get(node.op_type)) is not None:
-            return structure(self, node, inputs, {k: _decoded(a) for k, a in present.items()}, env)
-        rule = RULES.get((domain, node.op_type))
-        if rule is None:
-            body = self._body(node, domain, inputs, [*present.values()])
-            return self._call(body, inputs, present, self._defaults(node, domain))
         decoded = {k: _decoded(a) for k, a in present.items()}
-        if not domain and inputs and node.op_type in HOST_RULES and all(_on_host(v) for v in inputs):
+        if not domain and (structure := STRUCTURES.get(node.op_type)) is not None:
+            return structure(ControlNode(self, inputs, decoded, env, len(node.output)))
+        if (rule := RULES.get((domain, node.op_type))) is None:
+            return self._call(*self._body(node, domain, inputs, present))
+        on_host = bool(inputs) and not any(isinstance(v, torch.Tensor) for v in inputs)
+        if not domain and on_host and node.op_type in HOST_RULES:
             arrays = [v.array if isinstance(v, Stored) else v for v in inputs]
             results = HOST_RULES[node.op_type](*arrays, **decoded)
             if results is not NotImplemented:
@@ -247,7 +257,7 @@ class Evaluator:
         ]
         results = [helper.make_empty_tensor_value_info(name) for name in node.output if name]
         graph = helper.make_graph([node], "node", kinds, results)
-        opset = helper.make_opsetid("", self.module.opsets.get("", OLDEST))
+        opset = helper.make_opsetid("", self.opsets.get("", OLDEST))
         try:
             values = ReferenceEvaluator(helper.make_model(graph, opset_imports=[opset])).run(
                 None, dict(zip(node.input, arrays, strict=True))
@@ -268,15 +278,14 @@ class Evaluator:
         if rule.most is not None and len(inputs) > rule.most:
             raise OnnxError(f"expected at most {rule.most} inputs, but got {len(inputs)}")
         values = [self._argument(rule, n, v, node) for n, v in enumerate(inputs)]
-        words = {"op": node.op_type, "outputs": len(node.output), "opset": self.module.opsets.get(domain, 1)}
-        attributes = {rule.attributes[name]: value for name, value in attributes.items()}
-        attributes |= {word: words[word] for word in rule.words}
+        words = {"op": node.op_type, "outputs": len(node.output), "opset": self.opsets.get(domain, 1)}
+        keywords = rule.keywords(attributes) | {word: words[word] for word in rule.words}
         try:
-            results = _at(self.module.file, node, rule.function)(values, attributes)
+            results = _at(self.module.file, node, rule.function)(values, keywords)
         except CompileError:
             raise
         except (NotImplementedError, RuntimeError, TypeError, ValueError, IndexError, KeyError) as error:
-            raise OnnxError(f"does not fit its inputs: {' '.join(str(error).split())[:200]}") from error
+            raise OnnxError(f"does not fit its inputs: {reason_of(error)}") from error
         return results if isinstance(results, list) else [results]
 
     def _argument(self, rule: Rule, position: int, value: Value, node: NodeProto) -> Any:
@@ -290,32 +299,34 @@ class Evaluator:
         return value.array if isinstance(value, Stored) else value
 
     def _body(
-        self, node: NodeProto, domain: str, inputs: Sequence[Value], attributes: Sequence[AttributeProto]
-    ) -> FunctionProto:
-        """Returns the body with which ONNX itself defines an operator. Raises OnnxError if there is none."""
-        version = self.module.opsets.get(domain, 1)
+        self, node: NodeProto, domain: str, inputs: Sequence[Value], attributes: Mapping[str, AttributeProto]
+    ) -> tuple[FunctionProto, Sequence[Value], Mapping[str, AttributeProto]]:
+        """Returns the function with which ONNX itself defines an operator, and its inputs and attributes.
+
+        The attributes include the default values of the operator.
+
+        Raises:
+            OnnxError: if ONNX has no function for the operator.
+        """
+        version = self.opsets.get(domain, 1)
         try:
             schema: Any = onnx.defs.get_schema(node.op_type, version, domain)
         except onnx.defs.SchemaError:
             schema = None
-        if schema is not None and schema.has_function:
-            return schema.function_body
-        if schema is not None and schema.has_context_dependent_function:
+        if schema is None or not (schema.has_function or schema.has_context_dependent_function):
+            name = f"{domain}.{node.op_type}" if domain else node.op_type
+            state = "no operator of ONNX" if schema is None else "not supported"
+            raise OnnxError(f"the operator {name} is {state} (operator set {version})")
+        body = schema.function_body
+        if not schema.has_function:
             plain = helper.make_node(node.op_type, node.input, node.output, domain=node.domain)
-            plain.attribute.extend(attributes)
+            plain.attribute.extend(attributes.values())
             types = [self._type(v).SerializeToString() for v in inputs]
             body = FunctionProto()
             body.ParseFromString(schema.get_context_dependent_function(plain.SerializeToString(), types))
-            return body
-        name = f"{domain}.{node.op_type}" if domain else node.op_type
-        state = "no operator of ONNX" if schema is None else "not supported"
-        raise OnnxError(f"the operator {name} is {state} (operator set {version})")
-
-    def _defaults(self, node: NodeProto, domain: str) -> dict[str, AttributeProto]:
-        """Returns the attributes of an operator that have default values."""
-        schema = onnx.defs.get_schema(node.op_type, self.module.opsets.get(domain, 1), domain)
         values = {name: a.default_value for name, a in schema.attributes.items()}
-        return {name: value for name, value in values.items() if value.type != AttributeProto.UNDEFINED}
+        defaults = {name: value for name, value in values.items() if value.type != AttributeProto.UNDEFINED}
+        return body, inputs, {**defaults, **attributes}
 
     def _type(self, value: Value) -> TypeProto:
         if value is None:
@@ -325,11 +336,7 @@ class Evaluator:
         return helper.make_tensor_type_proto(NUMBERS[tensor.dtype], sizes)
 
     def _call(
-        self,
-        function: FunctionProto,
-        inputs: Sequence[Value],
-        attributes: Mapping[str, AttributeProto],
-        defaults: Mapping[str, AttributeProto] | None = None,
+        self, function: FunctionProto, inputs: Sequence[Value], attributes: Mapping[str, AttributeProto]
     ) -> Sequence[Value]:
         """Evaluates the body of a function.
 
@@ -337,17 +344,12 @@ class Evaluator:
             function: the function.
             inputs: its inputs; inputs at the end may be missing.
             attributes: attributes of the call.
-            defaults: values of attributes that the call leaves out.
         """
-        defaults = {a.name: a for a in function.attribute_proto} | dict(defaults or {})
+        defaults = {a.name: a for a in function.attribute_proto}
         env: Env = dict(zip(function.input, (*inputs, *[None] * len(function.input)), strict=False))
-        opsets = self.module.opsets
-        local = {("" if o.domain in DOMAINS else o.domain): o.version for o in function.opset_import}
-        self.module.opsets = opsets | local
-        try:
-            self.run(function.node, env, {**defaults, **attributes})
-        finally:
-            self.module.opsets = opsets
+        inside = Evaluator(self.module)
+        inside.opsets = self.opsets | versions_of(function)
+        inside.run(function.node, env, {**defaults, **attributes})
         return [env.get(name) for name in function.output]
 
     def subgraph(self, graph: GraphProto, inputs: Sequence[Value], env: Env) -> list[Value]:
@@ -402,10 +404,6 @@ def _decoded(attribute: AttributeProto) -> Any:
     return [*value] if attribute.type in (AttributeProto.INTS, AttributeProto.FLOATS) else value
 
 
-def _on_host(value: Value) -> bool:
-    return not isinstance(value, torch.Tensor)
-
-
 def _place(file: str, node: NodeProto) -> str:
     return f"{file}#{node.name or next(iter(node.output), '') or node.op_type}"
 
@@ -430,14 +428,12 @@ def read_model(path: str | os.PathLike[str]) -> ModelProto:
     """
     file = os.fspath(path)
     try:
-        model = onnx.load(file, load_external_data=False)
-        if _has_external(model):
-            onnx.load_external_data_for_model(model, str(Path(file).parent))
+        model = onnx.load(file)
         check(model)
     except FileNotFoundError as error:
         raise OnnxError("there is no such file", location=error.filename or file) from None
     except Exception as error:  # onnx and protobuf raise errors of many kinds for damaged files
-        raise OnnxError(f"is no valid ONNX model: {_one_line(error)}", location=file) from None
+        raise OnnxError(f"is no valid ONNX model: {reason_of(error)}", location=file) from None
     return prepared(model, file)
 
 
@@ -466,13 +462,5 @@ def prepared(model: ModelProto, file: str) -> ModelProto:
 
         return convert_version(model, OLDEST)
     except Exception as error:  # the converter raises RuntimeError and its own errors
-        reason = f"of operator set {version} cannot be converted to {OLDEST}: {_one_line(error)}"
+        reason = f"of operator set {version} cannot be converted to {OLDEST}: {reason_of(error)}"
         raise OnnxError(reason, location=file) from None
-
-
-def _has_external(model: ModelProto) -> bool:
-    return any(t.data_location == onnx.TensorProto.EXTERNAL for t in model.graph.initializer)
-
-
-def _one_line(error: BaseException) -> str:
-    return " ".join(str(error).split())[:200] or type(error).__name__

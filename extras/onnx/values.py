@@ -10,14 +10,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-import ml_dtypes
 import numpy as np
 import torch
 from onnx import TensorProto, helper, numpy_helper
 
+from ...backend.dtypes import DTYPES as ROWS
 from ...errors import CompileError
+from ...frontend.capture.arrays import to_torch
 
-HostArray: TypeAlias = "np.ndarray[Any, np.dtype[Any]]"
+HostArray: TypeAlias = np.ndarray[Any, np.dtype[Any]]
+
+LARGEST_KNOWN = 64
+"""Largest number of elements of a host value that arithmetic on the host yields or takes."""
 
 
 class OnnxError(CompileError):
@@ -25,33 +29,11 @@ class OnnxError(CompileError):
 
 
 DTYPES: dict[int, torch.dtype] = {
-    TensorProto.FLOAT: torch.float32,
-    TensorProto.UINT8: torch.uint8,
-    TensorProto.INT8: torch.int8,
-    TensorProto.UINT16: torch.uint16,
-    TensorProto.INT16: torch.int16,
-    TensorProto.INT32: torch.int32,
-    TensorProto.INT64: torch.int64,
-    TensorProto.BOOL: torch.bool,
-    TensorProto.FLOAT16: torch.float16,
-    TensorProto.DOUBLE: torch.float64,
-    TensorProto.UINT32: torch.uint32,
-    TensorProto.UINT64: torch.uint64,
-    TensorProto.BFLOAT16: torch.bfloat16,
-    TensorProto.FLOAT8E4M3FN: torch.float8_e4m3fn,
-    TensorProto.FLOAT8E5M2: torch.float8_e5m2,
-    TensorProto.COMPLEX64: torch.complex64,
-    TensorProto.COMPLEX128: torch.complex128,
-}
+    int(helper.np_dtype_to_tensor_dtype(row.numpy)): getattr(torch, row.torch) for row in ROWS.values() if row.torch
+} | {TensorProto.FLOAT8E4M3FN: torch.float8_e4m3fn, TensorProto.FLOAT8E5M2: torch.float8_e5m2}
 """Number of an element type in ONNX -> the type of PyTorch."""
 
 NUMBERS = {dtype: number for number, dtype in DTYPES.items()}
-_BITS = {
-    np.dtype(ml_dtypes.bfloat16): (np.int16, torch.bfloat16),
-    np.dtype(ml_dtypes.float8_e4m3fn): (np.uint8, torch.float8_e4m3fn),
-    np.dtype(ml_dtypes.float8_e5m2): (np.uint8, torch.float8_e5m2),
-}
-"""Element types that NumPy has by an extension -> the type of their bits, and the type of PyTorch."""
 
 
 def dtype_of(number: int) -> torch.dtype:
@@ -70,28 +52,31 @@ class Stored:
     buffer: str
 
 
-Value: TypeAlias = "torch.Tensor | HostArray | Stored | None"
+Value: TypeAlias = torch.Tensor | HostArray | Stored | None
 """A value of the graph; None for an optional input that is left out."""
 
 Env: TypeAlias = dict[str, Value]
 """Name -> value, inside of one graph or function."""
 
 
-def array_of(tensor: TensorProto, folder: str = "") -> HostArray:
+def array_of(tensor: TensorProto) -> HostArray:
     """Returns the elements of a tensor of a model.
 
-    Args:
-        tensor: the tensor.
-        folder: folder of files with external data.
-
     Raises:
-        OnnxError: if the bytes do not fit the type and shape.
+        OnnxError: if the bytes do not fit the type and shape, or are in another file.
     """
     dtype_of(tensor.data_type)
+    if tensor.data_location == TensorProto.EXTERNAL:
+        raise OnnxError(f"the elements of {tensor.name!r} are in another file; pass the path of the model instead")
     try:
-        return np.array(numpy_helper.to_array(tensor, folder))
+        return np.array(numpy_helper.to_array(tensor))
     except Exception as error:  # onnx raises errors of many kinds for damaged files
-        raise OnnxError(f"the constant {tensor.name!r} cannot be read: {' '.join(str(error).split())[:150]}") from None
+        raise OnnxError(f"the constant {tensor.name!r} cannot be read: {reason_of(error)}") from None
+
+
+def reason_of(error: BaseException) -> str:
+    """Returns the text of an error in one line, or its type if it has none."""
+    return " ".join(str(error).split())[:200] or type(error).__name__
 
 
 def to_tensor(array: HostArray) -> torch.Tensor:
@@ -99,18 +84,7 @@ def to_tensor(array: HostArray) -> torch.Tensor:
     if array.dtype == object:
         flat = [torch.scalar_tensor(size, dtype=torch.int64) for size in array.reshape(-1)]
         return torch.stack(flat).reshape(array.shape) if flat else torch.zeros(array.shape, dtype=torch.int64)
-    if array.dtype in _BITS:
-        bits, dtype = _BITS[array.dtype]
-        return torch.from_numpy(np.array(array).view(bits)).view(dtype)
-    return torch.from_numpy(np.array(array))
-
-
-def to_array(tensor: torch.Tensor) -> HostArray:
-    """Returns the elements of a tensor as a NumPy array. The tensor must not be a fake tensor of tracing."""
-    for stored, (bits, dtype) in _BITS.items():
-        if tensor.dtype == dtype:
-            return tensor.view(DTYPES[helper.np_dtype_to_tensor_dtype(np.dtype(bits))]).numpy().view(stored)
-    return tensor.numpy()
+    return to_torch(array)
 
 
 def numbers(value: HostArray) -> list[Any]:

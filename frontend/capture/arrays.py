@@ -22,27 +22,34 @@ def capturing() -> bool:
     return torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()
 
 
+_EXTENSIONS = {
+    torch.bfloat16: (torch.int16, np.dtype(ml_dtypes.bfloat16)),
+    torch.float8_e4m3fn: (torch.int8, np.dtype(ml_dtypes.float8_e4m3fn)),
+    torch.float8_e5m2: (torch.int8, np.dtype(ml_dtypes.float8_e5m2)),
+}
+"""Types that NumPy has by an extension -> the integer type that their bits pass through, and the type of NumPy."""
+
+
 def to_numpy(tensor: torch.Tensor) -> np.ndarray:
-    """Returns `tensor` as a C-contiguous array on the host; bfloat16 becomes the type of `ml_dtypes`.
+    """Returns `tensor` as a C-contiguous array on the host; bfloat16 and float8 become the types of `ml_dtypes`.
 
     Raises ExecutionError while a CUDA graph is captured, because the values are not available.
     """
     if capturing():
         raise ExecutionError("runs on the host, which cannot be part of a CUDA graph: compile it with executor='cuda'")
     tensor = tensor.detach().cpu().resolve_conj().resolve_neg().contiguous()
-    # NumPy has no bfloat16, so the bits pass through an integer type.
-    if tensor.dtype == torch.bfloat16:
-        return tensor.view(torch.int16).numpy().view(ml_dtypes.bfloat16)
+    if tensor.dtype in _EXTENSIONS:
+        bits, extension = _EXTENSIONS[tensor.dtype]
+        return tensor.view(bits).numpy().view(extension)
     return tensor.numpy()
 
 
 def to_torch(array: np.ndarray) -> torch.Tensor:
     """Returns a contiguous tensor with a copy of the array's elements."""
     array = np.array(array, order="C", copy=True)
-    if array.dtype == ml_dtypes.bfloat16:
-        tensor = torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
-    else:
-        tensor = torch.from_numpy(array)
+    dtype = next((d for d, (_, extension) in _EXTENSIONS.items() if array.dtype == extension), None)
+    tensor = torch.from_numpy(array if dtype is None else array.view(f"i{array.itemsize}"))
+    tensor = tensor if dtype is None else tensor.view(dtype)
     # An empty array has strides of 0 in NumPy.
     return tensor if array.size else torch.empty(tensor.shape, dtype=tensor.dtype)
 

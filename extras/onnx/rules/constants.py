@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..registry import Host, host_rule, refuse, rule
+from ..registry import Host, refuse, rule
 from ..values import HostArray, dtype_of, number
 
 
@@ -45,11 +45,6 @@ WINDOWS: dict[str, tuple[float, ...]] = {
     "HammingWindow": (25 / 46, 21 / 46),
     "HannWindow": (0.5, 0.5),
 }
-
-
-@host_rule(*WINDOWS)
-def _window_of_host(*_: HostArray, **__: Any) -> Any:
-    return NotImplemented
 
 
 @rule(*WINDOWS)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
@@ -73,37 +74,52 @@ def qlinear_matmul(
 
 
 def quantized(x: Tensor, zero: Tensor) -> Tensor:
-    """Returns numbers rounded to even, plus the zero point, saturated to its type."""
+    """Returns numbers rounded to even, plus the zero point, saturated to its type. Adds in f32."""
     limits = torch.iinfo(zero.dtype)
-    return (torch.round(x) + zero.to(x.dtype)).clamp(limits.min, limits.max).to(zero.dtype)
+    sums = torch.round(x).to(torch.float32) + zero.to(torch.float32)
+    return sums.clamp(limits.min, limits.max).to(zero.dtype)
 
 
-def padding(
-    x: Tensor, kernel: Ints, strides: Ints, dilations: Ints, pads: Ints | None, auto_pad: str
-) -> list[tuple[int, int]]:
-    """Returns the padding before and after each spatial dimension of a window operator.
+@dataclass(frozen=True)
+class Window:
+    """Attributes of an operator that moves a window over the spatial dimensions of a tensor (batch, channels, *sizes).
 
-    Args:
-        x: the input, whose first two dimensions are batch and channels.
-        kernel, strides, dilations: sizes by spatial dimension.
-        pads: the attribute `pads`: all beginnings, then all ends.
+    Attributes:
+        kernel_shape, strides, dilations: sizes by spatial dimension.
+        pads: all beginnings, then all ends.
         auto_pad: NOTSET, VALID, SAME_UPPER or SAME_LOWER.
     """
-    count = len(kernel)
-    if auto_pad in ("SAME_UPPER", "SAME_LOWER"):
-        missing = [
-            max(
-                0,
-                (-(-x.shape[2 + i] // strides[i]) - 1) * strides[i]
-                + (kernel[i] - 1) * dilations[i]
-                + 1
-                - x.shape[2 + i],
-            )
-            for i in range(count)
-        ]
-        return [(m // 2, m - m // 2) if auto_pad == "SAME_UPPER" else (m - m // 2, m // 2) for m in missing]
-    amounts = [0] * 2 * count if pads is None or auto_pad == "VALID" else [*pads]
-    return [*zip(amounts[:count], amounts[count:], strict=True)]
+
+    kernel_shape: Ints = ()
+    strides: Ints = ()
+    pads: Ints = ()
+    dilations: Ints = ()
+    auto_pad: str = "NOTSET"
+
+    def completed(self, kernel: Ints) -> Window:
+        """Returns the window with a kernel of these sizes, and default values of attributes that are left out."""
+        ones, zeros = [1] * len(kernel), [0] * 2 * len(kernel)
+        return Window([*kernel], self.strides or ones, self.pads or zeros, self.dilations or ones, self.auto_pad)
+
+    def padding(self, x: Tensor) -> list[tuple[int, int]]:
+        """Returns the padding before and after each spatial dimension of `x`, for a completed window."""
+        count = len(self.kernel_shape)
+        if self.auto_pad in ("SAME_UPPER", "SAME_LOWER"):
+            missing = [
+                max(0, (-(-extent // stride) - 1) * stride + (kernel - 1) * dilation + 1 - extent)
+                for extent, kernel, stride, dilation in zip(
+                    x.shape[2:], self.kernel_shape, self.strides, self.dilations, strict=True
+                )
+            ]
+            return halves(missing, self.auto_pad == "SAME_UPPER")
+        amounts = [0] * 2 * count if self.auto_pad == "VALID" else self.pads
+        return [*zip(amounts[:count], amounts[count:], strict=True)]
+
+
+def halves(amounts: Ints, upper: bool) -> list[tuple[int, int]]:
+    """Returns amounts as (before, after) in equal parts. The larger part of an odd one is at the end for `upper`."""
+    pairs = [(amount // 2, amount - amount // 2) for amount in amounts]
+    return pairs if upper else [(after, before) for before, after in pairs]
 
 
 def padded(x: Tensor, amounts: Sequence[tuple[int, int]], value: float = 0.0) -> Tensor:
@@ -124,20 +140,15 @@ def conv(
     w: Tensor,
     b: Tensor | None = None,
     *,
-    kernel_shape: Ints | None = None,
-    strides: Ints | None = None,
-    pads: Ints | None = None,
-    dilations: Ints | None = None,
+    window: Window,
     group: int = 1,
-    auto_pad: str = "NOTSET",
 ) -> Tensor:
-    count = w.dim() - 2
-    strides, dilations = strides or [1] * count, dilations or [1] * count
-    amounts = padding(x, w.shape[2:], strides, dilations, pads, auto_pad)
+    window = window.completed(w.shape[2:])
+    amounts, none = window.padding(x), [0] * (w.dim() - 2)
     equal = all(before == after for before, after in amounts)
-    symmetric = [before for before, _ in amounts] if equal else [0] * count
+    symmetric = [before for before, _ in amounts] if equal else none
     x = x if equal else padded(x, amounts)
-    return torch.convolution(x, w, b, [*strides], symmetric, [*dilations], False, [0] * count, group)
+    return torch.convolution(x, w, b, [*window.strides], symmetric, [*window.dilations], False, none, group)
 
 
 @rule("ConvInteger")
@@ -147,12 +158,8 @@ def conv_integer(
     x_zero: Tensor | None = None,
     w_zero: Tensor | None = None,
     *,
-    kernel_shape: Ints | None = None,
-    strides: Ints | None = None,
-    pads: Ints | None = None,
-    dilations: Ints | None = None,
+    window: Window,
     group: int = 1,
-    auto_pad: str = "NOTSET",
 ) -> Tensor:
     # Computes in float64, which holds sums of products of 8 bits exactly. The padding is the zero point.
     wide = w.to(torch.float64)
@@ -160,7 +167,7 @@ def conv_integer(
         by_filter = w_zero.reshape(-1, *[1] * (w.dim() - 1)) if w_zero.numel() > 1 else w_zero.reshape(())
         wide = wide - by_filter.to(torch.float64)
     shifted = _shifted(x, x_zero).to(torch.float64)
-    result = conv(shifted, wide, strides=strides, pads=pads, dilations=dilations, group=group, auto_pad=auto_pad)
+    result = conv(shifted, wide, window=window, group=group)
     return result.to(torch.int32)
 
 
@@ -176,17 +183,11 @@ def qlinear_conv(
     zero: Tensor,
     b: Tensor | None = None,
     *,
-    kernel_shape: Ints | None = None,
-    strides: Ints | None = None,
-    pads: Ints | None = None,
-    dilations: Ints | None = None,
+    window: Window,
     group: int = 1,
-    auto_pad: str = "NOTSET",
 ) -> Tensor:
     channels = (-1, *[1] * (w.dim() - 2))
-    sums = conv_integer(
-        x, w, x_zero, w_zero, strides=strides, pads=pads, dilations=dilations, group=group, auto_pad=auto_pad
-    )
+    sums = conv_integer(x, w, x_zero, w_zero, window=window, group=group)
     sums = sums if b is None else sums + b.reshape(channels)
     factor = x_scale * w_scale / scale
     return quantized(sums.to(torch.float32) * (factor.reshape(channels) if factor.numel() > 1 else factor), zero)
@@ -198,45 +199,29 @@ def conv_transpose(
     w: Tensor,
     b: Tensor | None = None,
     *,
-    kernel_shape: Ints | None = None,
-    strides: Ints | None = None,
-    pads: Ints | None = None,
-    dilations: Ints | None = None,
+    window: Window,
     output_padding: Ints | None = None,
     output_shape: Ints | None = None,
     group: int = 1,
-    auto_pad: str = "NOTSET",
 ) -> Tensor:
     # Computes the whole transposed convolution, then cuts off the padding, which may differ at both ends.
-    count = w.dim() - 2
-    strides, dilations = strides or [1] * count, dilations or [1] * count
-    extra = output_padding or [0] * count
-    full = [
-        (x.shape[2 + i] - 1) * strides[i] + (w.shape[2 + i] - 1) * dilations[i] + 1 + extra[i] for i in range(count)
-    ]
-    amounts = [(0, 0)] * count
-    if output_shape is not None or auto_pad in ("SAME_UPPER", "SAME_LOWER"):
-        sizes = output_shape or [x.shape[2 + i] * strides[i] for i in range(count)]
-        total = [f - o for f, o in zip(full, sizes[-count:], strict=True)]
-        halves = [(t // 2, t - t // 2) for t in total]
-        amounts = halves if auto_pad == "SAME_UPPER" else [(b, a) for a, b in halves]
-    elif pads is not None and auto_pad == "NOTSET":
-        amounts = [*zip(pads[:count], pads[count:], strict=True)]
-    y = torch.convolution(
-        x,
-        w,
-        b,
-        [*strides],
-        [0] * count,
-        [*dilations],
-        True,
-        [*extra] if _fits(extra, strides, dilations) else [0] * count,
-        group,
-    )
-    if not _fits(extra, strides, dilations):
-        y = padded(y, [(0, e) for e in extra])
-    for dim, (before, after) in enumerate(amounts):
-        y = y.narrow(2 + dim, max(before, 0), y.shape[2 + dim] - max(before, 0) - max(after, 0))
+    window = window.completed(w.shape[2:])
+    strides, dilations, none = [*window.strides], [*window.dilations], [0] * (w.dim() - 2)
+    extra = output_padding or none
+    sizes = zip(x.shape[2:], window.kernel_shape, strides, dilations, extra, strict=True)
+    full = [(n - 1) * stride + (kernel - 1) * dilation + 1 + e for n, kernel, stride, dilation, e in sizes]
+    automatic = window.auto_pad in ("SAME_UPPER", "SAME_LOWER")
+    if output_shape is not None or automatic:
+        target = output_shape or [n * stride for n, stride in zip(x.shape[2:], strides, strict=True)]
+        total = [f - o for f, o in zip(full, target[-len(full) :], strict=True)]
+        amounts = halves(total, window.auto_pad == "SAME_UPPER")
+    else:
+        amounts = window.padding(x)
+    fits = _fits(extra, strides, dilations)
+    y = torch.convolution(x, w, b, strides, none, dilations, True, [*extra] if fits else none, group)
+    y = y if fits else padded(y, [(0, e) for e in extra])
+    for dim, (before, after) in enumerate(amounts, 2):
+        y = y.narrow(dim, max(before, 0), y.shape[dim] - max(before, 0) - max(after, 0))
     return padded(y, [(max(-before, 0), max(-after, 0)) for before, after in amounts])
 
 

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from ..registry import refuse, rule
 from ..values import DTYPES, dtype_of
+from .contractions import quantized
 
 
 @rule("BatchNormalization")
@@ -101,11 +102,8 @@ def quantize(
     dtype = zero.dtype if zero is not None else dtype_of(output_dtype) if output_dtype else torch.uint8
     if dtype.is_floating_point:
         refuse(f"expected a quantised type of whole numbers, but got {dtype}")
-    y = torch.round(x / _along(scale, x, axis, block_size)).to(torch.float32)
-    if zero is not None:
-        y = y + _along(zero, x, axis, block_size).to(torch.float32)
-    limits = torch.iinfo(dtype)
-    return y.clamp(limits.min, limits.max).to(dtype)
+    zero = torch.zeros((), dtype=dtype) if zero is None else _along(zero, x, axis, block_size)
+    return quantized(x / _along(scale, x, axis, block_size), zero)
 
 
 @rule("DequantizeLinear")

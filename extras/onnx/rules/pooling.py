@@ -12,47 +12,37 @@ from torch import Tensor
 
 from ..registry import Host, rule
 from ..values import numbers
-from .contractions import padded, padding
-
-Ints = Sequence[int]
+from .contractions import Ints, Window, padded
 
 
-def _outputs(x: Tensor, kernel: Ints, strides: Ints, dilations: Ints, amounts: Any, ceil_mode: int) -> list[int]:
+def _outputs(x: Tensor, window: Window, amounts: Sequence[tuple[int, int]], ceil_mode: int) -> list[int]:
     """Returns the number of windows along each spatial dimension.
 
     With `ceil_mode` the last window may end after the padding, but it begins in the input or in the padding before it.
     """
     counts: list[int] = []
-    for i, (before, after) in enumerate(amounts):
-        extent = x.shape[2 + i] + before + after - (kernel[i] - 1) * dilations[i] - 1
-        count = (-(-extent // strides[i]) if ceil_mode else extent // strides[i]) + 1
-        counts.append(count - 1 if ceil_mode and (count - 1) * strides[i] >= x.shape[2 + i] + before else count)
+    sizes = zip(x.shape[2:], amounts, window.kernel_shape, window.strides, window.dilations, strict=True)
+    for size, (before, after), kernel, stride, dilation in sizes:
+        extent = size + before + after - (kernel - 1) * dilation - 1
+        count = (-(-extent // stride) if ceil_mode else extent // stride) + 1
+        counts.append(count - 1 if ceil_mode and (count - 1) * stride >= size + before else count)
     return counts
 
 
-def windows(
-    x: Tensor,
-    kernel: Ints,
-    strides: Ints | None,
-    dilations: Ints | None,
-    pads: Ints | None,
-    auto_pad: str,
-    ceil_mode: int,
-    fill: float,
-    beyond: float | None = None,
-) -> Tensor:
+def windows(x: Tensor, window: Window, ceil_mode: int, fill: float, beyond: float | None = None) -> Tensor:
     """Returns the elements of all windows, of shape (batch, channels, *windows, *kernel).
 
     Args:
         x: the input, of shape (batch, channels, *sizes).
-        kernel, strides, dilations, pads, auto_pad, ceil_mode: attributes of the pooling operator.
+        window: attributes of the operator.
+        ceil_mode: whether the last window may end after the padding.
         fill: elements of the padding.
         beyond: elements after the padding, which a last window has with `ceil_mode`; default: `fill`.
     """
-    count = len(kernel)
-    strides, dilations = strides or [1] * count, dilations or [1] * count
-    amounts = padding(x, kernel, strides, dilations, pads, auto_pad)
-    outputs = _outputs(x, kernel, strides, dilations, amounts, ceil_mode)
+    window = window.completed(window.kernel_shape)
+    kernel, strides, dilations, count = window.kernel_shape, window.strides, window.dilations, len(window.kernel_shape)
+    amounts = window.padding(x)
+    outputs = _outputs(x, window, amounts, ceil_mode)
     needed = [(o - 1) * s + (k - 1) * d + 1 for o, s, k, d in zip(outputs, strides, kernel, dilations, strict=True)]
     ends = [n - x.shape[2 + i] - amounts[i][0] for i, n in enumerate(needed)]
     inner = [(before, min(after, max(end, 0))) for (before, after), end in zip(amounts, ends, strict=True)]
@@ -71,45 +61,34 @@ def windows(
 def average_pool(
     x: Tensor,
     *,
-    kernel_shape: Ints,
-    strides: Ints | None = None,
-    dilations: Ints | None = None,
-    pads: Ints | None = None,
-    auto_pad: str = "NOTSET",
+    window: Window,
     ceil_mode: int = 0,
     count_include_pad: int = 0,
 ) -> Tensor:
-    count = len(kernel_shape)
-    plain = auto_pad == "NOTSET" and not any(pads or ()) and not ceil_mode and not any(d > 1 for d in dilations or ())
-    if plain and count <= 3:
+    count = x.dim() - 2
+    plain = window.auto_pad == "NOTSET" and not any(window.pads) and not ceil_mode
+    if plain and count <= 3 and not any(d > 1 for d in window.dilations):
         pool = (F.avg_pool1d, F.avg_pool2d, F.avg_pool3d)[count - 1]
-        return pool(x, [*kernel_shape], [*strides] if strides else [1] * count)
-    options = (kernel_shape, strides, dilations, pads, auto_pad, ceil_mode, 0.0)
+        return pool(x, [*window.kernel_shape], [*window.strides] if window.strides else [1] * count)
     inner = [*range(-count, 0)]
-    sums = windows(x, *options).sum(inner)
+    sums = windows(x, window, ceil_mode, 0.0).sum(inner)
     ones = torch.ones(1, 1, *x.shape[2:], dtype=x.dtype)
-    counted = (*options[:-1], 1.0 if count_include_pad else 0.0)
-    return sums / windows(ones, *counted, beyond=0.0).sum(inner)
+    return sums / windows(ones, window, ceil_mode, 1.0 if count_include_pad else 0.0, beyond=0.0).sum(inner)
 
 
 @rule("MaxPool")
 def max_pool(
     x: Tensor,
     *,
-    kernel_shape: Ints,
-    strides: Ints | None = None,
-    dilations: Ints | None = None,
-    pads: Ints | None = None,
-    auto_pad: str = "NOTSET",
+    window: Window,
     ceil_mode: int = 0,
     storage_order: int = 0,
     outputs: int,
 ) -> Any:
-    count = len(kernel_shape)
+    count = x.dim() - 2
     least = -float("inf") if x.is_floating_point() else float(torch.iinfo(x.dtype).min)
-    options = (kernel_shape, strides, dilations, pads, auto_pad, ceil_mode)
-    parts = windows(x, *options, least)
-    flat = parts.reshape(*parts.shape[: 2 + count], prod(kernel_shape))
+    parts = windows(x, window, ceil_mode, least)
+    flat = parts.reshape(*parts.shape[: 2 + count], prod(window.kernel_shape))
     if outputs == 1:
         return flat.amax(-1)
     sizes = [*x.shape[2:]]
@@ -118,7 +97,7 @@ def max_pool(
     for i, (size, weight) in enumerate(zip(sizes, weights, strict=True)):
         position = position + (torch.arange(size) * weight).reshape(-1, *[1] * (count - 1 - i))
     outer = torch.arange(x.shape[0] * x.shape[1]).reshape(x.shape[0], x.shape[1], *[1] * count) * prod(sizes)
-    numbered = windows((outer + position).to(torch.float64), *options, 0.0).reshape(flat.shape).to(torch.int64)
+    numbered = windows((outer + position).to(torch.float64), window, ceil_mode, 0.0).reshape(flat.shape).to(torch.int64)
     where = flat.argmax(-1, keepdim=True)
     return [flat.gather(-1, where).squeeze(-1), numbered.gather(-1, where).squeeze(-1)]
 
@@ -127,16 +106,12 @@ def max_pool(
 def lp_pool(
     x: Tensor,
     *,
-    kernel_shape: Ints,
-    strides: Ints | None = None,
-    dilations: Ints | None = None,
-    pads: Ints | None = None,
-    auto_pad: str = "NOTSET",
+    window: Window,
     ceil_mode: int = 0,
     p: int = 2,
 ) -> Tensor:
-    count = len(kernel_shape)
-    parts = windows(x, kernel_shape, strides, dilations, pads, auto_pad, ceil_mode, 0.0)
+    count = x.dim() - 2
+    parts = windows(x, window, ceil_mode, 0.0)
     return parts.abs().pow(p).sum([*range(-count, 0)]).pow(1 / p)
 
 

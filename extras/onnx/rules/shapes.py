@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ..registry import Host, host_rule, refuse, rule
-from ..values import DTYPES, HostArray, dtype_of, number, numbers, to_tensor
+from ..values import DTYPES, LARGEST_KNOWN, HostArray, dtype_of, number, numbers, to_tensor
 
 
 @rule("Shape")
@@ -231,7 +231,7 @@ def host_size(x: HostArray) -> Any:
 
 def _binary(function: Any) -> Any:
     def compute(x: HostArray, y: HostArray) -> Any:
-        return np.asarray(function(x, y)) if _integers(x, y) and x.size <= 64 >= y.size else NotImplemented
+        return np.asarray(function(x, y)) if _integers(x, y) and x.size <= LARGEST_KNOWN >= y.size else NotImplemented
 
     return compute
 
@@ -256,21 +256,23 @@ for _name, _function in {
 
 @host_rule("Concat")
 def host_concat(*arrays: HostArray, axis: int) -> Any:
-    if not _integers(*arrays) or sum(a.size for a in arrays) > 64:
+    if not _integers(*arrays) or sum(a.size for a in arrays) > LARGEST_KNOWN:
         return NotImplemented
     return np.concatenate(arrays, axis)
 
 
 @host_rule("Gather")
 def host_gather(x: HostArray, index: HostArray, *, axis: int = 0) -> Any:
-    return np.asarray(np.take(x, index.astype(np.int64), axis)) if _integers(x) and x.size <= 64 else NotImplemented
+    if not _integers(x) or x.size > LARGEST_KNOWN:
+        return NotImplemented
+    return np.asarray(np.take(x, index.astype(np.int64), axis))
 
 
 @host_rule("Slice")
 def host_slice(
     x: HostArray, starts: HostArray, ends: HostArray, axes: HostArray | None = None, steps: HostArray | None = None
 ) -> Any:
-    if not _integers(x) or x.size > 64:
+    if not _integers(x) or x.size > LARGEST_KNOWN:
         return NotImplemented
     dims = range(starts.size) if axes is None else [int(a) % x.ndim for a in axes]
     index = [slice(None)] * x.ndim
