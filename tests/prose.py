@@ -82,7 +82,7 @@ def hits(source: str, path: str = "") -> Iterator[Hit]:
     """Yields the occurrences of all habits in the source text of a Python file."""
     tree = ast.parse(source)
     for node in ast.walk(tree):
-        for line, text in _texts(node):
+        for line, text in docstrings(node):
             yield from (Hit(habit, path, line, shown) for habit, shown in _prose(text))
             if habit := _opener(text):
                 yield Hit(habit, path, line, text.partition("\n")[0])
@@ -90,12 +90,18 @@ def hits(source: str, path: str = "") -> Iterator[Hit]:
             yield from (Hit(habit, path, node.lineno, shown) for habit, shown in _of_function(node, text))
         if (name := _defined_name(node)) and name[1] in NAMES:
             yield Hit(f"name {name[1]}", path, *name)
+    for line, comment in comments(source):
+        yield from (Hit(habit, path, line, shown) for habit, shown in _prose(comment))
+
+
+def comments(source: str) -> Iterator[tuple[int, str]]:
+    """Yields the line and the text of the comments in the source text of a Python file."""
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
         if token.type == tokenize.COMMENT:
-            yield from (Hit(habit, path, token.start[0], shown) for habit, shown in _prose(token.string.lstrip("# ")))
+            yield token.start[0], token.string.lstrip("# ")
 
 
-def _texts(node: ast.AST) -> Iterator[tuple[int, str]]:
+def docstrings(node: ast.AST) -> Iterator[tuple[int, str]]:
     """Yields the line and the text of the docstrings in a body: of the body itself, and below assignments."""
     if not isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef):
         return
@@ -176,9 +182,8 @@ def hits_in(paths: list[Path]) -> Iterator[Hit]:
 
 def well_opened(paths: list[Path]) -> tuple[int, int]:
     """Returns the number of docstrings in files, and of those that open with a verb or the noun of a noun phrase."""
-    texts = [
-        text for path in paths for node in ast.walk(ast.parse(path.read_text("utf-8"))) for _, text in _texts(node)
-    ]
+    nodes = (node for path in paths for node in ast.walk(ast.parse(path.read_text("utf-8"))))
+    texts = [text for node in nodes for _, text in docstrings(node)]
     return len(texts), sum(not _opener(text) for text in texts)
 
 

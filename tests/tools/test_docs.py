@@ -60,11 +60,7 @@ def test_there_are_commands(page: str, least: int) -> None:
     assert len(commands(page)) >= least
 
 
-EVERY_PAGE = sorted(
-    path
-    for path in (ROOT, ROOT / "docs", *(f for parent in ("docs", "examples") for f in (ROOT / parent).iterdir()))
-    for path in path.glob("*.md")
-)
+EVERY_PAGE = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "examples").rglob("*.md")])
 MENTIONED = re.compile(r"`((?:cd tests && )?(?:deplodock|dl-opt|dl-gui|python|make) [^`]*)`")
 
 
