@@ -69,6 +69,13 @@ MLP = model(
 )
 
 
+def copied() -> Any:
+    """Returns a copy of `MLP`. Saving external data changes a model."""
+    m = onnx.ModelProto()
+    m.CopyFrom(MLP)
+    return m
+
+
 def expected(m: Any, *args: np.ndarray[Any, Any]) -> list[np.ndarray[Any, Any]]:
     names = [i.name for i in m.graph.input if i.name not in {c.name for c in m.graph.initializer}]
     return ReferenceEvaluator(m).run(None, dict(zip(names, args, strict=True)))
@@ -239,8 +246,7 @@ def truncated(folder: Path) -> bytes:
 
 def outside(folder: Path) -> bytes:
     """A constant whose data is a file outside of the model's folder."""
-    m = onnx.ModelProto()
-    m.CopyFrom(MLP)
+    m = copied()
     (folder.parent / "secret.bin").write_bytes(b"0" * 4096)
     tensor = m.graph.initializer[0]
     tensor.ClearField("raw_data")
@@ -250,13 +256,19 @@ def outside(folder: Path) -> bytes:
     return m.SerializeToString()
 
 
+def test_a_model_in_memory_reads_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    onnx.save(copied(), tmp_path / "mlp.onnx", save_as_external_data=True, location="data", size_threshold=0)
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(CompileError, match="are in another file; pass the path of the model"):
+        deplodock.from_onnx(onnx.load("mlp.onnx", load_external_data=False))
+
+
 def huge(folder: Path) -> bytes:
     return model([node("Relu", "x", "y")], {"x": [1 << 20, 1 << 20]}, ["y"]).SerializeToString()
 
 
 def short(folder: Path) -> bytes:
-    m = onnx.ModelProto()
-    m.CopyFrom(MLP)
+    m = copied()
     m.graph.initializer[0].raw_data = b"0" * 12
     return m.SerializeToString()
 
@@ -289,7 +301,7 @@ def test_a_bad_file_is_one_line(name: str, tmp_path: Path, capsys: pytest.Captur
 
 def test_the_commands_take_a_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "mlp.onnx"
-    onnx.save(MLP, file, save_as_external_data=True, size_threshold=0)
+    onnx.save(copied(), file, save_as_external_data=True, size_threshold=0)
     assert main(["run", str(file), "--target", "cpu", "--executor", "reference"]) == 0
     assert "ok" in capsys.readouterr().out
     assert main(["compile", str(file), "--target", "cpu", "--ir", "loop"]) == 0
