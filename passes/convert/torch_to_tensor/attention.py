@@ -15,8 +15,8 @@ from ....dialects import payload
 from ....dialects.payload import element_type
 from ....dialects.shapes.extents import extents_of, fixed, least
 from ....dialects.tensor.builder import Builder, broadcast_shape, dims, normal_dim, work_type
+from ....dialects.tensor.contraction import contract
 from ....errors import ShapeError
-from .matmul import contract
 from .random import dropped
 from .registry import decomposes
 

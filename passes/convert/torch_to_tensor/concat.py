@@ -4,50 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from itertools import accumulate
 
 from xdsl.dialects.builtin import i1, i64
 from xdsl.ir import SSAValue
 from xdsl.ir.affine import AffineExpr
 
 from ....dialects.payload import element_type
-from ....dialects.shapes.binding import Polynomial, constant, plus, times
+from ....dialects.shapes.binding import Polynomial, plus
 from ....dialects.shapes.extents import Extent, SymbolAttr, extents_of, fixed, most
 from ....dialects.tensor.builder import Bound, Builder, Number, dims, normal_dim
+from ....dialects.tensor.concatenation import joined, shifted_into
+from ....dialects.tensor.views import reshape_to, shifted
 from ....errors import ShapeError
 from .registry import decomposes
-from .views import clamped_range, from_front, moved, reshape_to, shifted
-
-
-def joined(b: Builder, tensors: Sequence[SSAValue], dim: int) -> SSAValue:
-    """Returns the concatenation of tensors along `dim`, as selects between the tensors.
-
-    Args:
-        b: Builder of the operator.
-        tensors: Tensors of one element type and equal other dimensions.
-        dim: Dimension, not negative.
-    """
-    extents = [extents_of(t.type)[dim] for t in tensors]
-    shape = list(extents_of(tensors[0].type))
-    ends = [*accumulate(map(b.algebra.of, extents), plus)]
-    if len(tensors) == 1:
-        return tensors[0]
-    shape[dim] = b.algebra.extent(ends[-1])
-    spread = [_at(b, t, dim, start, shape) for t, start in zip(tensors, [constant(0), *ends], strict=False)]
-    index = b.iota(dim, shape)
-    result = spread[-1]
-    for i in reversed(range(len(tensors) - 1)):
-        result = b.select(b.cmp("lt", index, b.measured(ends[i], shape, i64)), spread[i], result)
-    return result
-
-
-def _at(b: Builder, x: SSAValue, dim: int, start: Polynomial, shape: Sequence[Extent]) -> SSAValue:
-    """Returns a tensor of `shape` with `x` at the offset `start` along `dim`, and 0 elsewhere."""
-    if start.number is None:
-        return moved(b, x, dim, times(start, constant(-1)), shape)
-    exprs = dims(len(shape))
-    exprs[dim] = shifted(exprs[dim], -start.number)
-    return b.map(x, exprs, shape, [(exprs[dim], 0, extents_of(x.type)[dim])])
+from .views import clamped_range, from_front
 
 
 @decomposes("cat")
@@ -113,7 +83,7 @@ def constant_pad(b: Builder, self: SSAValue, pad: Sequence[Extent], value: Numbe
     for dim, start, extent in varying:
         shape[dim] = extent
         inside = _written(b, dim, start, b.algebra.of(old_shape[dim]), shape)
-        x = b.select(inside, _at(b, x, dim, start, shape), b.constant(value, shape, element_type(x.type)))
+        x = b.select(inside, shifted_into(b, x, dim, start, shape), b.constant(value, shape, element_type(x.type)))
     return x
 
 
@@ -155,7 +125,7 @@ def slice_scatter(
     if step == 1 and any(isinstance(e, SymbolAttr) for e in (start, end, size, shape[dim])):
         place = from_front(b, shape[dim], start or 0)
         written = _written(b, dim, place, b.algebra.of(size), shape)
-        return b.select(written, _at(b, b.cast(src, element_type(self.type)), dim, place, shape), self)
+        return b.select(written, shifted_into(b, b.cast(src, element_type(self.type)), dim, place, shape), self)
     start, end = (None if e is None else fixed(e) for e in (start, end))
     first, size = clamped_range(start, end, step, fixed(shape[dim]))
     if not size:

@@ -1,29 +1,28 @@
 """Operators that read and write at computed positions: embedding, gather, index, scatter, index_put and similar ones.
 
-PyTorch leaves open which of several writes to one element remains; here it is the last one. The writes are numbered in
-their order. A scatter with the reduction `max` stores the number of the last write to each element, and the value of
-that write is read afterwards. Operators that combine values, such as `scatter_add`, combine them in any order. A write
+PyTorch leaves open which of several writes to one element remains; here it is the last one
+(`dialects/tensor/writes.py`). Operators that combine values, such as `scatter_add`, combine them in any order. A write
 outside the tensor is dropped, where PyTorch raises an error.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from functools import reduce
+from collections.abc import Sequence
 from math import prod
 
 from xdsl.dialects.builtin import i1, i32, i64
 from xdsl.ir import SSAValue
-from xdsl.ir.affine import AffineDimExpr, AffineExpr, AffineMap
+from xdsl.ir.affine import AffineExpr
 
 from ....dialects.payload import element_type, is_float, shape_of
-from ....dialects.shapes.extents import Extent, extents_of, most
-from ....dialects.tensor import ReductionKind, ScatterOp, combine, identity
-from ....dialects.tensor.builder import Builder, Number, broadcast_shape, dims, normal_dim, width_of
+from ....dialects.shapes.extents import Extent, extents_of
+from ....dialects.tensor import ReductionKind, identity
+from ....dialects.tensor.builder import Builder, Number, broadcast_shape, dims, normal_dim
+from ....dialects.tensor.views import gathered, pick, reshape_to
+from ....dialects.tensor.writes import Writes, read_last
 from ....errors import ShapeError
 from .registry import decomposes
-from .views import as_strided_places, element_count, gathered, numbered, pick, reshape_to
+from .views import as_strided_places, element_count
 
 
 def wrapped(b: Builder, index: SSAValue, extent: Extent, *, legal: bool = True) -> SSAValue:
@@ -115,10 +114,6 @@ def index(b: Builder, self: SSAValue, indices: Sequence[SSAValue | None]) -> SSA
     return gathered(b, self, exprs, shape, symbols)
 
 
-MAX_DENSE_WRITES = 16
-"""Maximum size of a scatter that is replaced by comparing each element with all writes that may have its position. The
-size is the number of these writes, or the number of positions, whichever is smaller. Tuned by hand."""
-
 KINDS = {
     **dict.fromkeys(("sum", "add", "mean"), ReductionKind.ADD),
     **dict.fromkeys(("prod", "multiply"), ReductionKind.MUL),
@@ -128,138 +123,35 @@ KINDS = {
 """PyTorch's name of a reduction -> kind. A mean is a sum that is divided afterwards."""
 
 
-@dataclass(frozen=True)
-class Writes:
-    """Positions of writes into a tensor. The writes are the elements of an index space."""
-
-    space: Sequence[Extent]
-    """Shape of the index space."""
-    at: Sequence[AffineExpr]
-    """Coordinate of a write along each dimension of the tensor: a dimension of the space, or symbol n, which is the
-    element of `indices[n]`."""
-    indices: Sequence[SSAValue]
-    """Integer tensors with the shape of the space. Writes with negative indices are dropped."""
-    over: Sequence[int]
-    """Dimensions of the space along which several writes may have the same position: the writes that differ only there
-    are the possible writes of an element."""
-
-    def scatter(self, b: Builder, kind: ReductionKind, init: SSAValue, values: SSAValue) -> SSAValue:
-        """Returns `init` with values combined into it.
-
-        In general that is a `tensor.scatter`, whose work is linear in the number of writes. A small one (see
-        `MAX_DENSE_WRITES`) is a reduction that compares each element with its possible writes. The reduction can be
-        fused with its users.
-
-        Args:
-            b: Builder of the operator.
-            kind: Reduction that combines the values.
-            init: Tensor before the writes.
-            values: Values of the writes, with the shape of the space.
-        """
-        element, shape = element_type(init.type), extents_of(init.type)
-        if element == i1:
-            least = kind in (ReductionKind.MUL, ReductionKind.MIN, ReductionKind.AND)
-            kind = ReductionKind.MIN if least else ReductionKind.MAX
-        places = [n for n, expr in zip(shape, self.at, strict=True) if not isinstance(expr, AffineDimExpr)]
-        if min(_most(self.space[d] for d in self.over), _most(places)) <= MAX_DENSE_WRITES:
-            hit, written = self._possible_writes(b, shape, values)
-            neutral = b.like(written, identity(kind, element))
-            over = range(len(shape), len(extents_of(hit.type)))
-            combined_values = b.reduce(kind.value, b.select(hit, written, neutral), over)
-            return b.insert(combine(kind, init, combined_values))
-        wide = i32 if 0 < width_of(element) < 32 else element
-        map = AffineMap(len(self.space), len(self.indices), tuple(self.at))
-        return b.cast(
-            b.insert(
-                ScatterOp(kind, init=b.cast(init, wide), values=b.cast(values, wide), map=map, indices=self.indices)
-            ),
-            element,
-        )
-
-    def _possible_writes(self, b: Builder, shape: Sequence[Extent], values: SSAValue) -> tuple[SSAValue, SSAValue]:
-        """Returns the possible writes of each element of a tensor of `shape`: a mask of those that hit it, and values.
-
-        Both results have the dimensions of the tensor, followed by the dimensions in `over`."""
-        space = [*shape, *(self.space[d] for d in self.over)]
-        index = dims(len(space))
-        coordinate_of = {d: index[len(shape) + i] for i, d in enumerate(self.over)}
-        coordinate_of |= {expr.position: index[d] for d, expr in enumerate(self.at) if isinstance(expr, AffineDimExpr)}
-        bounds = [
-            (index[d], 0, self.space[expr.position])
-            for d, expr in enumerate(self.at)
-            if isinstance(expr, AffineDimExpr) and self.space[expr.position] != shape[d]
-        ]
-        exprs = [coordinate_of[d] for d in range(len(self.space))]
-        places = [d for d, expr in enumerate(self.at) if not isinstance(expr, AffineDimExpr)]
-        hits = [
-            b.cmp("eq", b.map(v, exprs, space, bounds, -1), b.iota(d, space, element_type(v.type)))
-            for d, v in zip(places, self.indices, strict=True)
-        ]
-        return reduce(b.both, hits), b.map(values, exprs, space, bounds)
-
-    def last(self, b: Builder, shape: Sequence[Extent]) -> SSAValue:
-        """Returns the number of the last write to each element of a tensor of `shape`, counted along `over`; -1 without
-        a write."""
-        element = i32 if _most(self.space[d] for d in self.over) < 1 << 31 else i64
-        number = numbered(b, self.over, self.space)
-        return self.scatter(b, ReductionKind.MAX, b.constant(-1, shape, element), b.cast(number, element))
-
-    def combined(self, b: Builder, x: SSAValue, values: SSAValue | Number, mode: str, include_self: bool) -> SSAValue:
-        """Returns `x` with values combined into it by a reduction of PyTorch.
-
-        Args:
-            b: Builder of the operator.
-            x: Tensor before the writes.
-            values: Values of the writes, or one number for all.
-            mode: PyTorch's name of the reduction, from `KINDS`.
-            include_self: False if the old value of a written element does not count.
-        """
-        if mode not in KINDS:
-            raise b.unsupported("reduce", f"expected one of {', '.join(KINDS)}, but got {mode!r}")
-        kind, count, start = KINDS[mode], None, x
-        if not isinstance(values, SSAValue):
-            values = b.constant(values, self.space, element_type(x.type))
-        if mode == "mean" or not include_self:
-            nothing, one = b.constant(0, extents_of(x.type), i32), b.constant(1, self.space, i32)
-            count = self.scatter(b, ReductionKind.ADD, nothing, one)
-        if count is not None and not include_self:
-            start = b.select(b.cmp("gt", count, 0), b.like(x, identity(kind, element_type(x.type))), x)
-        total = self.scatter(b, kind, start, values)
-        if count is None or mode != "mean":
-            return total
-        count = b.plus(count, 1) if include_self else b.maximum(count, b.like(count, 1))
-        divisor = b.cast(count, element_type(total.type))
-        return b.div(total, divisor) if is_float(total.type) else b.floordiv(total, divisor)
-
-
-def _most(extents: Iterable[Extent]) -> int:
-    return prod(map(most, extents))
-
-
-def _read_last(b: Builder, x: SSAValue, last: SSAValue, values: SSAValue, at: Sequence[AffineExpr]) -> SSAValue:
-    """Returns `x` with the values of the last writes.
+def _combined(
+    b: Builder, writes: Writes, x: SSAValue, values: SSAValue | Number, mode: str, include_self: bool
+) -> SSAValue:
+    """Returns `x` with values combined into it by a reduction of PyTorch.
 
     Args:
         b: Builder of the operator.
+        writes: Positions of the values.
         x: Tensor before the writes.
-        last: Number of the last write to each element, or -1.
-        values: Values of the writes. If they have fewer elements than `x` along a dimension, the others are not
-            written.
-        at: Coordinates at which `values` are read, where symbol 0 is `last`.
+        values: Values of the writes, or one number for all.
+        mode: PyTorch's name of the reduction, from `KINDS`.
+        include_self: False if the old value of a written element does not count.
     """
-    shape, source = extents_of(x.type), list(zip(at, extents_of(values.type), strict=True))
-    inside, rank = list(shape), len(shape)
-    for expr, n in source:
-        if isinstance(expr, AffineDimExpr):
-            inside[expr.position] = n
-    ends = [(AffineExpr.dimension(d), 0, n) for d, n in enumerate(inside) if n != shape[d]]
-    if all(isinstance(e, AffineDimExpr) or n == 1 for e, n in source):
-        exprs = [e if isinstance(e, AffineDimExpr) else AffineExpr.constant(0) for e in at]
-        written = b.map(values, exprs, inside)
-    else:
-        place = b.map(b.maximum(last, b.like(last, 0)), dims(rank), inside)
-        written = gathered(b, values, at, inside, [place])
-    return b.select(b.cmp("ge", last, 0), b.map(written, dims(rank), shape, ends), x)
+    if mode not in KINDS:
+        raise b.unsupported("reduce", f"expected one of {', '.join(KINDS)}, but got {mode!r}")
+    kind, count, start = KINDS[mode], None, x
+    if not isinstance(values, SSAValue):
+        values = b.constant(values, writes.space, element_type(x.type))
+    if mode == "mean" or not include_self:
+        nothing, one = b.constant(0, extents_of(x.type), i32), b.constant(1, writes.space, i32)
+        count = writes.scatter(b, ReductionKind.ADD, nothing, one)
+    if count is not None and not include_self:
+        start = b.select(b.cmp("gt", count, 0), b.like(x, identity(kind, element_type(x.type))), x)
+    total = writes.scatter(b, kind, start, values)
+    if count is None or mode != "mean":
+        return total
+    count = b.plus(count, 1) if include_self else b.maximum(count, b.like(count, 1))
+    divisor = b.cast(count, element_type(total.type))
+    return b.div(total, divisor) if is_float(total.type) else b.floordiv(total, divisor)
 
 
 @decomposes("scatter.src", "scatter.value", "scatter.reduce", "scatter.value_reduce", "scatter_reduce.two")
@@ -285,14 +177,14 @@ def scatter(
     if 0 in space:
         result = x
     elif reduce is not None:
-        result = writes.combined(
-            b, x, value if src is None else b.map(src, dims(len(space)), space), reduce, include_self
+        result = _combined(
+            b, writes, x, value if src is None else b.map(src, dims(len(space)), space), reduce, include_self
         )
     else:
         last = writes.last(b, shape)
         if src is not None:
             ends = [extents_of(src.type)[d] if d == dim else n for d, n in enumerate(space)]
-            result = _read_last(b, x, last, b.map(src, dims(len(ends)), ends), at)
+            result = read_last(b, x, last, b.map(src, dims(len(ends)), ends), at)
         else:
             result = b.select(b.cmp("ge", last, 0), b.like(x, value), x)
     return result if result_shape else reshape_to(b, result, result_shape)
@@ -369,12 +261,12 @@ def _put(
         )
         coordinates = [expr_of[d] for d in range(len(shape))]
         writes = Writes(space, coordinates, [b.place(i, over, space) for i in places], over)
-        return writes.combined(b, x, values, mode, include_self)
+        return _combined(b, writes, x, values, mode, include_self)
     last = b.place(Writes(common, symbols, places, over).last(b, [shape[d] for d in at]), at, shape)
     if not isinstance(values, SSAValue):
         return b.select(b.cmp("ge", last, 0), b.like(x, values), x)
     rows = reshape_to(b, values, [b.count(common), *slice_shape])
-    return _read_last(b, x, last, rows, [AffineExpr.symbol(0), *(AffineExpr.dimension(d) for d in unindexed)])
+    return read_last(b, x, last, rows, [AffineExpr.symbol(0), *(AffineExpr.dimension(d) for d in unindexed)])
 
 
 @decomposes("index_add")

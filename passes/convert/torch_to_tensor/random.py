@@ -20,9 +20,9 @@ from xdsl.ir.affine import AffineExpr
 from ....dialects.payload import is_float, shape_of
 from ....dialects.shapes.extents import static
 from ....dialects.tensor.builder import Builder, work_type
+from ....dialects.tensor.views import numbered
 from ....errors import ShapeError
 from .registry import Decomposition, decomposes
-from .views import numbered
 
 _CONDITIONS: dict[str, Callable[[Mapping[str, object]], bool]] = {
     "dropout": lambda a: bool(a.get("train")) and a.get("p") != 0,

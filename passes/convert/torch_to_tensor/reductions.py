@@ -15,9 +15,9 @@ from ....dialects.shapes.binding import Polynomial
 from ....dialects.shapes.extents import Extent, extents_of, most
 from ....dialects.tensor import ReductionKind
 from ....dialects.tensor.builder import Builder, normal_dim, normal_dims, work_type
+from ....dialects.tensor.views import reshape_to
 from ....errors import ShapeError
 from .registry import decomposes
-from .views import reshape_to
 
 Dims = Sequence[int] | int | None
 

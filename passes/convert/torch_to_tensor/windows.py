@@ -1,88 +1,21 @@
-"""Operators with sliding windows over the last dimensions of a tensor: convolutions and poolings.
-
-Output position `o` and *offset* `k` inside the window address one input position, or none (padding). One index map
-reads all windows, with the dimensions (leading..., outputs..., offsets...). Then a convolution is a contraction over
-the offsets and the channels, and pooling is a reduction over the offsets.
-"""
+"""Operators with sliding windows over the last dimensions of a tensor: convolutions and poolings."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import reduce
-from operator import add
 
 from xdsl.dialects.builtin import i64
-from xdsl.ir import Attribute, SSAValue
-from xdsl.ir.affine import AffineExpr
+from xdsl.ir import SSAValue
 
 from ....dialects.payload import element_type, is_float
 from ....dialects.shapes.binding import Algebra, constant, divided, plus
 from ....dialects.shapes.extents import Extent, extents_of, fixed, static
 from ....dialects.tensor import ReductionKind, identity
-from ....dialects.tensor.builder import Bound, Builder, Number, dims, work_type
+from ....dialects.tensor.builder import Builder, work_type
+from ....dialects.tensor.views import numbered
+from ....dialects.tensor.windows import UnevenWindow, Window, contract_windows, offsets, pooled, sliding, strided
 from ....errors import ShapeError
 from .registry import decomposes
-from .views import numbered, reshape_to, shifted
-
-
-@dataclass(frozen=True)
-class Window:
-    """Sliding window along one dimension.
-
-    Output o and offset k address the input at `(scale * o + step * k + shift) / divisor`, if that has no remainder and
-    is inside the input.
-    """
-
-    extent: Extent
-    """Elements of the input."""
-    outputs: Extent
-    """Output positions."""
-    size: Extent
-    """Maximum number of offsets in a window."""
-    scale: int = 1
-    step: int = 1
-    shift: int = 0
-    divisor: int = 1
-    inside: bool = True
-    """True if all addresses are inside the input."""
-
-    def address(self, o: AffineExpr, k: AffineExpr) -> tuple[AffineExpr, list[Bound]]:
-        """Returns the input position of an output and an offset, and the bounds within which it exists."""
-        terms = [e if factor == 1 else e * factor for e, factor in ((o, self.scale), (k, self.step)) if factor]
-        place, bounds = shifted(reduce(add, terms), self.shift), list[Bound]()
-        if self.divisor > 1:
-            bounds, place = [(place % self.divisor, 0, 1)], place // self.divisor
-        return place, [] if self.inside else [*bounds, (place, 0, self.extent)]
-
-
-@dataclass(frozen=True)
-class UnevenWindow(Window):
-    """Sliding window of adaptive pooling, whose windows have different sizes."""
-
-    def address(self, o: AffineExpr, k: AffineExpr) -> tuple[AffineExpr, list[Bound]]:
-        n, outputs = fixed(self.extent), fixed(self.outputs)
-        place, end = (o * n) // outputs + k, (o * n + (n + outputs - 1)) // outputs
-        return place, [(end + place * -1, 1, n + 1)]
-
-
-def strided(
-    extent: Extent, outputs: Extent, size: int, stride: int, padding: int, dilation: int, inside: bool
-) -> Window:
-    """Returns a window with stride, padding and dilation.
-
-    Args:
-        extent: Elements of the input.
-        outputs: Output positions.
-        size: Elements of a window.
-        stride: Distance of windows.
-        padding: Elements of padding on the left.
-        dilation: Distance of the elements of a window.
-        inside: True if no window reaches beyond the right padding. Used if an extent is a symbol.
-    """
-    if isinstance(extent, int) and isinstance(outputs, int):
-        inside = (outputs - 1) * stride + (size - 1) * dilation < extent
-    return Window(extent, outputs, size, stride, dilation, -padding, inside=inside and not padding)
 
 
 def convolved(
@@ -134,43 +67,6 @@ def adaptive(extent: Extent, outputs: int) -> Window:
     return UnevenWindow(extent, outputs, size, inside=False)
 
 
-def _address(
-    windows: Sequence[Window], outputs: Sequence[AffineExpr], offsets: Sequence[AffineExpr]
-) -> tuple[list[AffineExpr], list[Bound]]:
-    """Returns the input position along each dimension, and all bounds within which the positions exist."""
-    addresses = [w.address(o, k) for w, o, k in zip(windows, outputs, offsets, strict=True)]
-    return [place for place, _ in addresses], [bound for _, bounds in addresses for bound in bounds]
-
-
-def sliding(b: Builder, x: SSAValue, windows: Sequence[Window], fill: Number) -> SSAValue:
-    """Returns all windows of `x`, with the dimensions (leading..., outputs..., offsets...).
-
-    Args:
-        b: Builder of the operator.
-        x: Tensor.
-        windows: Windows of the last dimensions of `x`.
-        fill: Value outside `x`.
-    """
-    shape = extents_of(x.type)
-    lead, n = len(shape) - len(windows), len(windows)
-    space = [*shape[:lead], *(w.outputs for w in windows), *(w.size for w in windows)]
-    index = dims(len(space))
-    places, bounds = _address(windows, index[lead : lead + n], index[lead + n :])
-    return b.map(x, [*index[:lead], *places], space, bounds, fill)
-
-
-def offsets(b: Builder, x: SSAValue, windows: Sequence[Window]) -> list[int]:
-    """Returns the dimensions of `sliding(b, x, windows, ...)` that are offsets.
-
-    Args:
-        b: Builder of the operator.
-        x: Tensor.
-        windows: Windows of the last dimensions of `x`.
-    """
-    rank = len(extents_of(x.type))
-    return list(range(rank, rank + len(windows)))
-
-
 def _per_dimension(values: Sequence[int], count: int) -> list[int]:
     """Returns a value for each of `count` dimensions. PyTorch also accepts one value for all."""
     if len(values) not in (1, count):
@@ -196,44 +92,8 @@ def convolution(
     lists = [_per_dimension(argument, spatial) for argument in (stride, padding, dilation, output_padding)]
     sizes_of_dims = zip(extents_of(input.type)[2:], static(extents_of(weight.type)[2:]), *lists, strict=True)
     windows = [(upsampled if transposed else convolved)(b.algebra, *sizes) for sizes in sizes_of_dims]
-    y = _contract_windows(b, input, weight, windows, groups, transposed, element)
+    y = contract_windows(b, input, weight, windows, groups, transposed, element)
     return y if bias is None else b.add(y, b.place(b.cast(bias, element), [1], extents_of(y.type)))
-
-
-def _contract_windows(
-    b: Builder, x: SSAValue, w: SSAValue, windows: Sequence[Window], groups: int, transposed: bool, element: Attribute
-) -> SSAValue:
-    """Returns the sum of a convolution, in the type `element`.
-
-    The index space is (batch, group, channel, outputs..., input channel, offsets...); the input channel and the offsets
-    are summed. The dimensions of a weight are (group and channel, input channel, offsets...), or, for a transposed
-    convolution, (group and input channel, channel, offsets...).
-    """
-    batch, n = extents_of(x.type)[0], len(windows)
-    rows, columns = static(extents_of(w.type)[:2])
-    per_group, inner = (columns, rows // groups) if transposed else (rows // groups, columns)
-    if extents_of(x.type)[1] != inner * groups:
-        raise ShapeError(f"expected {inner * groups} channels, but got {extents_of(x.type)[1]}", argument="input")
-    space = [batch, groups, per_group, *(v.outputs for v in windows), inner, *(v.size for v in windows)]
-    index = dims(len(space))
-    group, channel, c = index[1], index[2], index[3 + n]
-    places, bounds = _address(windows, index[3 : 3 + n], index[4 + n :])
-    x_at = [index[0], _grouped(group, c, groups, inner), *places]
-    row, column, count = (c, channel, inner) if transposed else (channel, c, per_group)
-    w_at = [_grouped(group, row, groups, count), column, *index[4 + n :]]
-    # The padding is applied before the cast, so that it becomes the fill value of a load from `x`.
-    operands = b.map(x, x_at, space, bounds, 0), b.map(w, w_at, space)
-    y = b.reduce("add", b.mul(*(b.cast(operand, element) for operand in operands)), range(3 + n, len(space)))
-    return reshape_to(b, y, [batch, groups * per_group, *(v.outputs for v in windows)])
-
-
-def _grouped(group: AffineExpr, member: AffineExpr, groups: int, size: int) -> AffineExpr:
-    return member if groups == 1 else group * size + member
-
-
-def _pooled(b: Builder, kind: ReductionKind, x: SSAValue, windows: Sequence[Window]) -> SSAValue:
-    seen = sliding(b, x, windows, identity(kind, element_type(x.type)))
-    return b.reduce(kind.value, seen, offsets(b, x, windows))
 
 
 def _strided(
@@ -277,7 +137,7 @@ def _largest_and_place(b: Builder, x: SSAValue, windows: Sequence[Window]) -> li
     """
     shape = extents_of(x.type)
     inside = range(len(shape) - len(windows), len(shape))
-    largest = _pooled(b, ReductionKind.MAX, x, windows)
+    largest = pooled(b, ReductionKind.MAX, x, windows)
     inner = offsets(b, x, windows)
     seen = sliding(b, x, windows, identity(ReductionKind.MAX, element_type(x.type)))
     space = extents_of(seen.type)
@@ -306,7 +166,7 @@ def max_pool(
     x = b.working(self)
     windows = _strided(b, x, kernel_size, stride, padding, dilation, ceil_mode)
     with_places = len(b.result_types) > 1
-    return _largest_and_place(b, x, windows) if with_places else [_pooled(b, ReductionKind.MAX, x, windows)]
+    return _largest_and_place(b, x, windows) if with_places else [pooled(b, ReductionKind.MAX, x, windows)]
 
 
 @decomposes("adaptive_max_pool1d", "adaptive_max_pool2d", "adaptive_max_pool3d")
@@ -349,7 +209,7 @@ def _mean(
 ) -> SSAValue:
     """Returns the sums of the windows, divided by `divisor`, or by the number of elements of the windows in
     `counted`."""
-    total = _pooled(b, ReductionKind.ADD, x, windows)
+    total = pooled(b, ReductionKind.ADD, x, windows)
     shape = extents_of(total.type)
     if divisor is not None:
         count: SSAValue = b.constant(divisor, shape, i64)
@@ -357,6 +217,6 @@ def _mean(
         count = b.measured(b.algebra.product(w.size for w in counted if w.inside), shape, i64)
         for d, window in enumerate(counted, len(shape) - len(counted)):
             if not window.inside:
-                sizes = _pooled(b, ReductionKind.ADD, b.constant(1, [window.extent], i64), [window])
+                sizes = pooled(b, ReductionKind.ADD, b.constant(1, [window.extent], i64), [window])
                 count = b.mul(count, b.place(sizes, [d], shape))
     return b.div(total, b.cast(count, element_type(total.type)))

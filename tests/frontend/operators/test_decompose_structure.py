@@ -11,8 +11,8 @@ from support.aten import check, evaluate
 
 import deplodock
 from deplodock.dialects.shapes.binding import Algebra
+from deplodock.dialects.tensor.views import regroup
 from deplodock.errors import CompileError
-from deplodock.passes.convert.torch_to_tensor.views import regroup
 
 Call = tuple[str, tuple[Any, ...], dict[str, Any]]
 

@@ -11,7 +11,7 @@ import torch
 import deplodock
 from deplodock.backend.host.launch_plan import make_plan
 from deplodock.dialects.loop.work import count_work
-from deplodock.passes.convert.torch_to_tensor import sort
+from deplodock.dialects.tensor import sorting
 
 
 def _keys(*shape: int) -> torch.Tensor:
@@ -41,8 +41,8 @@ CASES: dict[str, tuple[Callable[..., Any], torch.Tensor]] = {
 @pytest.fixture
 def _network(monkeypatch: pytest.MonkeyPatch) -> None:
     """Makes short dimensions use the sorting network."""
-    monkeypatch.setattr(sort, "MAX_COUNTED_ELEMENTS", 2)
-    monkeypatch.setattr(sort, "MAX_COUNTING_COMPARISONS", 0)
+    monkeypatch.setattr(sorting, "MAX_COUNTED_ELEMENTS", 2)
+    monkeypatch.setattr(sorting, "MAX_COUNTING_COMPARISONS", 0)
 
 
 @pytest.mark.usefixtures("_network")
@@ -91,7 +91,7 @@ SELECTED: dict[str, tuple[torch.Tensor, int, int]] = {
 @pytest.mark.parametrize("name", SELECTED)
 def test_selection(name: str, largest: bool, executor: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """`topk` returns the first elements of the stable order without sorting."""
-    monkeypatch.setattr(sort, "COMPARISONS_PER_LAUNCH", 0)
+    monkeypatch.setattr(sorting, "COMPARISONS_PER_LAUNCH", 0)
     x, dim, count = SELECTED[name]
     target = "cpu" if executor == "cpu" else "sm_90a"
     compiled = deplodock.compile(lambda x: x.topk(count, dim, largest), (x,), executor=executor, target=target)
