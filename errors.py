@@ -257,6 +257,8 @@ def missing_package(error: BaseException) -> str | None:
 
 OPTIONAL = {
     "torch": "PyTorch is needed to capture and run programs, and is not installed: pip install torch",
+    "jax": "JAX is needed to import its programs, and is not installed: pip install 'deplodock[jax]'",
+    "jaxlib": "JAX is needed to import its programs, and is not installed: pip install 'deplodock[jax]'",
     "onnx": "onnx is needed to read ONNX models, and is not installed: pip install 'deplodock[onnx]'",
 }
 """Package that may be missing -> the message for the user."""

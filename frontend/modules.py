@@ -49,11 +49,15 @@ class CompiledModule:
         Raises:
             ExecutionError: for arguments of other types or shapes, and if the executor cannot run the program.
         """
+        results = self.run(args)
+        return tuple(results) if len(results) > 1 else next(iter(results), None)
+
+    def run(self, args: Sequence[torch.Tensor | np.ndarray]) -> list[torch.Tensor]:
+        """Runs the program, as a call does, and returns the list of its results."""
         try:
-            results = self.executor.run(self._checked(args))
+            return self.executor.run(self._checked(args))
         except DeplodockError as error:
             raise presented(error) from error.__cause__
-        return tuple(results) if len(results) > 1 else next(iter(results), None)
 
     def ir(self, level: str) -> str:
         """Returns the text of the program at its level or at one below: `tensor`, `loop`, `tile`, `kernel`, or `cuda`

@@ -73,9 +73,10 @@ def test_the_metadata(published: tuple[set[str], set[str], str]) -> None:
 
 
 COMES_WITH = {"sympy": "torch", "huggingface_hub": "transformers", "cuda": "cuda-bindings", "cupy": "cupy-cuda13x"}
+COMES_WITH |= {"jaxlib": "jax"}
 """Module -> the distribution that brings it along, where their names differ."""
 
-OPTIONAL = {"cuda-bindings", "cupy-cuda13x", "onnx", "onnxruntime", "ray", "transformers"}
+OPTIONAL = {"cuda-bindings", "cupy-cuda13x", "jax", "onnx", "onnxruntime", "ray", "transformers"}
 """Distributions of extras that the library imports where a user asks for what needs them."""
 
 
@@ -97,7 +98,8 @@ def test_every_imported_package_is_a_dependency() -> None:
 
 
 def test_completion_offers_the_public_names() -> None:
-    assert dir(deplodock) == sorted([*deplodock.__all__, "Artifact", "from_onnx", "load", "save", "__version__"])
+    plugins = ["Artifact", "from_jax", "from_onnx", "load", "save"]
+    assert dir(deplodock) == sorted([*deplodock.__all__, *plugins, "__version__"])
 
 
 def test_every_pattern_of_data_matches() -> None:

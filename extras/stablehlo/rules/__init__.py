@@ -1,0 +1,1 @@
+"""Rules by family. Each module registers functions with `registry.rule`."""
