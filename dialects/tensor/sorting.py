@@ -11,7 +11,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from math import prod
 
 from xdsl.dialects import arith
@@ -71,7 +72,7 @@ def ordered(b: Builder, x: SSAValue) -> SSAValue:
 
 
 def comes_before(b: Builder, x: SSAValue, y: SSAValue, descending: bool) -> tuple[SSAValue, SSAValue]:
-    """Returns two masks: `x` comes before `y`, and they are equal.
+    """Returns two masks: `x` precedes `y`, and both are equal.
 
     Args:
         b: Builder of the operator.
@@ -82,19 +83,35 @@ def comes_before(b: Builder, x: SSAValue, y: SSAValue, descending: bool) -> tupl
     return b.cmp("gt" if descending else "lt", x, y), b.cmp("eq", x, y)
 
 
-def ranks(b: Builder, x: SSAValue, dim: int, descending: bool) -> SSAValue:
+@dataclass(frozen=True)
+class Ordering:
+    """Order of elements, where an element has a value in each of several tensors."""
+
+    compare: Callable[[Builder, Sequence[SSAValue], Sequence[SSAValue]], tuple[SSAValue, SSAValue]]
+    """(builder, keys of x, keys of y) -> two masks: x precedes y, and both are equal."""
+    key: Callable[[Builder, SSAValue], SSAValue] = lambda b, x: x
+    """(builder, values of one tensor) -> its keys."""
+
+
+def by_value(descending: bool) -> Ordering:
+    """Returns the order of the values of one tensor. `descending`: true if greater values come first."""
+    return Ordering(lambda b, x, y: comes_before(b, x[0], y[0], descending), lambda b, x: ordered(b, b.working(x)))
+
+
+def ranks(b: Builder, values: Sequence[SSAValue], dim: int, ordering: Ordering) -> SSAValue:
     """Returns the position of each element in the stably sorted order along `dim`, as i32, by counting.
 
     Args:
         b: Builder of the operator.
-        x: Tensor.
+        values: Tensors of one shape.
         dim: Dimension, not negative.
-        descending: True if greater elements come first.
+        ordering: Order of the elements.
     """
-    shape, rank, keys = extents_of(x.type), len(extents_of(x.type)), ordered(b, x)
-    space = [*shape, shape[dim]]
-    first_keys, other_keys = b.place(keys, range(rank), space), b.place(keys, _other_element_dims(rank, dim), space)
-    before, same = comes_before(b, other_keys, first_keys, descending)
+    shape, rank = extents_of(values[0].type), len(extents_of(values[0].type))
+    space, keys = [*shape, shape[dim]], [ordering.key(b, x) for x in values]
+    first_keys = [b.place(key, range(rank), space) for key in keys]
+    other_keys = [b.place(key, _other_element_dims(rank, dim), space) for key in keys]
+    before, same = ordering.compare(b, other_keys, first_keys)
     before = b.either(before, b.both(same, b.cmp("lt", _number(b, rank, space), _number(b, dim, space))))
     return b.reduce("add", b.cast(before, i32), [rank])
 
@@ -114,14 +131,29 @@ def order(b: Builder, x: SSAValue, dim: int, descending: bool, count: int | None
         descending: True if greater elements come first.
         count: Number of elements to return; all if None.
     """
-    shape, rank = extents_of(x.type), len(extents_of(x.type))
-    result_size = shape[dim] if count is None else count
     if count and uses_selection(x, dim, count):
         return order_by_selection(b, x, dim, descending, count)
-    if is_long(x, dim):
-        return sliced(b, order_by_network(b, x, dim, descending), dim, 0, result_size)
+    return sorted_places(b, [x], dim, by_value(descending), count)
+
+
+def sorted_places(
+    b: Builder, values: Sequence[SSAValue], dim: int, ordering: Ordering, count: int | None = None
+) -> SSAValue:
+    """Returns the original indices of the stably sorted elements along `dim`, as i64.
+
+    Args:
+        b: Builder of the operator.
+        values: Tensors of one shape.
+        dim: Dimension, not negative.
+        ordering: Order of the elements.
+        count: Number of elements to return; all if None.
+    """
+    shape, rank = extents_of(values[0].type), len(extents_of(values[0].type))
+    result_size = shape[dim] if count is None else count
+    if is_long(values[0], dim):
+        return sliced(b, order_by_network(b, values, dim, ordering), dim, 0, result_size)
     space = [*shape[:dim], result_size, *shape[dim + 1 :], shape[dim]]
-    position = b.place(ranks(b, x, dim, descending), _other_element_dims(rank, dim), space)
+    position = b.place(ranks(b, values, dim, ordering), _other_element_dims(rank, dim), space)
     hit, place = b.cmp("eq", position, _number(b, dim, space)), _number(b, rank, space)
     return b.cast(b.reduce("max", b.select(hit, place, b.like(place, 0)), [rank]), i64)
 
@@ -209,49 +241,51 @@ def _keys(b: Builder, x: SSAValue, dim: int, descending: bool) -> SSAValue:
     return b.add(b.scaled(key, 1 << 32), behind)
 
 
-def order_by_network(b: Builder, x: SSAValue, dim: int, descending: bool) -> SSAValue:
+def order_by_network(b: Builder, values: Sequence[SSAValue], dim: int, ordering: Ordering) -> SSAValue:
     """Returns the original indices of the stably sorted elements along `dim`, as i64, by a bitonic network.
 
     Args:
         b: Builder of the operator.
-        x: Tensor.
+        values: Tensors of one shape.
         dim: Dimension, not negative.
-        descending: True if greater elements come first.
+        ordering: Order of the elements.
     """
-    shape = extents_of(x.type)
+    shape = extents_of(values[0].type)
     axes = [*(d for d in range(len(shape)) if d != dim), dim]
-    moved = permuted(b, x, axes)
+    moved = [permuted(b, x, axes) for x in values]
     n = fixed(shape[dim])
-    rows = b.count(extents_of(moved.type)[:-1])
+    moved_shape = extents_of(moved[0].type)
+    rows = b.count(moved_shape[:-1])
     stages = (n - 1).bit_length()
     space = [rows, 1 << stages]
 
     def step(b: Builder, carries: list[SSAValue], slices: list[SSAValue], shared: list[SSAValue]) -> list[SSAValue]:
-        return [_exchanged(b, carries[0], slices[0], shared[0], descending)]
+        return [_exchanged(b, carries[0], slices[0], shared, ordering)]
 
     steps = stages * (stages + 1) // 2
-    (places,) = fold(b, step, steps, [b.iota(1, space)], [_plan(b, stages)], [reshape_to(b, moved, [rows, n])], [])
-    result = reshape_to(b, sliced(b, places, 1, 0, n), extents_of(moved.type))
+    start, plan = b.iota(1, space), _plan(b, stages)
+    (places,) = fold(b, step, steps, [start], [plan], [reshape_to(b, x, [rows, n]) for x in moved], [])
+    result = reshape_to(b, sliced(b, places, 1, 0, n), moved_shape)
     return permuted(b, result, [axes.index(d) for d in range(len(shape))])
 
 
-def _exchanged(b: Builder, place: SSAValue, plan: SSAValue, keys: SSAValue, descending: bool) -> SSAValue:
+def _exchanged(b: Builder, place: SSAValue, plan: SSAValue, values: Sequence[SSAValue], ordering: Ordering) -> SSAValue:
     """Returns the positions after one step of the network: i gets the element of i or of its partner.
 
     Args:
         b: Builder of the operator.
         place: Original position of the element at each i, of shape [rows, power of two].
         plan: The numbers (k, j) of this step.
-        keys: Elements, of shape [rows, n].
-        descending: True if greater elements come first.
+        values: Values of the elements, of shape [rows, n].
+        ordering: Order of the elements.
     """
-    space, n = extents_of(place.type), fixed(extents_of(keys.type)[1])
+    space, n = extents_of(place.type), fixed(extents_of(values[0].type)[1])
     block, distance = (b.map(plan, [AffineExpr.constant(i)], space) for i in range(2))
     i = b.iota(1, space)
     partner = b.insert(arith.XOrIOp(i, distance))
     other = pick(b, place, 1, partner)
-    first_key, other_key = (ordered(b, b.working(pick(b, keys, 1, p))) for p in (place, other))
-    before, same = comes_before(b, first_key, other_key, descending)
+    first_keys, other_keys = ([ordering.key(b, pick(b, v, 1, p)) for v in values] for p in (place, other))
+    before, same = ordering.compare(b, first_keys, other_keys)
     before = b.either(before, b.both(same, b.cmp("lt", place, other)))
     if n < fixed(space[1]):  # Positions from n on have no element, and come after all others.
         real, other_real = b.cmp("lt", place, n), b.cmp("lt", other, n)

@@ -82,6 +82,27 @@ def strided(
     return Window(extent, outputs, size, stride, dilation, -padding, inside=inside and not padding)
 
 
+def dilated(
+    extent: int, outputs: int, size: int, *, stride: int, low: int, spacing: int, dilation: int, reverse: bool = False
+) -> Window:
+    """Returns a window over an input with padding, whose elements may have gaps between them.
+
+    Args:
+        extent: Elements of the input.
+        outputs: Output positions.
+        size: Elements of a window.
+        stride: Distance of windows.
+        low: Elements of padding on the left; a negative number drops elements.
+        spacing: Distance of the elements of the input; more than 1 inserts padding between them.
+        dilation: Distance of the elements of a window.
+        reverse: True if offset 0 is the last element of a window.
+    """
+    last = (size - 1) * dilation
+    shift = (last if reverse else 0) - low
+    inside = spacing == 1 and low <= 0 and (outputs - 1) * stride + last - low < extent
+    return Window(extent, outputs, size, stride, -dilation if reverse else dilation, shift, spacing, inside)
+
+
 def _address(
     windows: Sequence[Window], outputs: Sequence[AffineExpr], offsets: Sequence[AffineExpr]
 ) -> tuple[list[AffineExpr], list[Bound]]:
