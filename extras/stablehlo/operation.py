@@ -198,8 +198,9 @@ class HloOperation:
 
     def constants(self, operand: int) -> list[int] | None:
         """Returns the elements of a small integer operand if they are numbers at import, else None."""
-        numbers = [p.number for p in self.sizes(operand) or [None]]  # pyright: ignore[reportOptionalMemberAccess]
-        return None if None in numbers else [n for n in numbers if n is not None]
+        numbers = [p.number for p in self.sizes(operand) or ()]
+        unknown = self.sizes(operand) is None or None in numbers
+        return None if unknown else [n for n in numbers if n is not None]
 
     def body(self, region: int = 0) -> Body:
         """Returns a region, which must have one block."""
