@@ -6,15 +6,16 @@ functions are inlined. Values are stored in frames, one for each function or reg
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import count
 
 import numpy as np
 from jaxlib.mlir import ir
 from xdsl.dialects.builtin import ArrayAttr, ModuleOp, StringAttr, SymbolRefAttr
 from xdsl.dialects.func import FuncOp, ReturnOp
-from xdsl.ir import Attribute, SSAValue
+from xdsl.ir import Attribute, Block, Operation, SSAValue
 from xdsl.utils.exceptions import VerifyException
 
 from ...dialects.payload import element_type
@@ -26,13 +27,17 @@ from ...dialects.tensor import ScanOp
 from ...dialects.tensor.builder import Builder
 from ...errors import CompileError, UnsupportedError
 from .locations import location_of_text
+from .loops import Steps
 from .operation import HloOperation
 from .registry import rules
-from .sizes import Sizes, argument_extents
+from .sizes import Sizes, SizeTable, argument_extents
 from .types import HloType, static_type, type_of
 
 MOST_OPERATIONS = 200_000
 """Operations of StableHLO that an import may walk, inlined calls and unrolled loops included."""
+
+UNKNOWN = 1 << 62
+"""Bound of a variable without a known range."""
 
 MOST_CALLS = 100
 """Depth of calls, which also bounds recursion."""
@@ -89,9 +94,11 @@ class _Importer:
             if op.operation.name == "func.func"
         }
         self.options = options
-        self.algebra = Algebra()
         self.tables = list[np.ndarray]()
-        self.count = 0
+        self.sizes = SizeTable()
+        self.loops = list[Steps]()
+        self.names = count()
+        self.walked = 0
         self.depth = 0
 
     def run(self) -> Imported:
@@ -101,22 +108,29 @@ class _Importer:
         block = body_of(self.functions["main"])
         inputs = [type_of(a) for a in block.arguments]
         sizes = argument_extents(self.functions["main"], block)
-        self.algebra = Algebra.with_sizes(sizes.derived)
+        self.sizes.algebra = Algebra.with_sizes(sizes.derived)
         types = [tensor_of(t.element, e) for t, e in zip(inputs, sizes.extents, strict=True)]
         main = FuncOp("main", (types, []))
         _name_arguments(main, block)
         frame = Frame(self)
-        builder = Builder(algebra=self.algebra)
+        builder = Builder(algebra=self.sizes.algebra)
         self.main, self.top = main, builder
         results = frame.run(builder, block, list(main.args))
         declared = [type_of(v) for v in list(block.operations)[-1].operation.operands]
         main.body.block.add_ops([*builder.ops, ReturnOp(*results)])
         main.update_function_type()
-        if sizes.derived or self.algebra.promises:
-            main.attributes[SIZES] = ArrayAttr([*sizes.derived, *self.algebra.promises])
+        if sizes.derived or self.sizes.algebra.promises:
+            main.attributes[SIZES] = ArrayAttr([*sizes.derived, *self.sizes.algebra.promises])
         set_numbers(main, CONSTANTS, range(len(inputs), len(inputs) + len(self.tables)))
-        steps = [_named_step(n, op_and_step) for n, op_and_step in enumerate(builder.functions)]
+        erase_unused(main.body.block)
+        steps = used_steps(builder.functions)
         return Imported(ModuleOp([main, *steps]), self.tables, inputs, declared)
+
+    def fresh(self, word: str, bounds: tuple[int, int] | None) -> str:
+        """Returns the name of a new variable in polynomials. `bounds`: its range; None if it is not known."""
+        name = f"{word}{next(self.names)}"
+        self.sizes.ranges[name] = bounds or (-UNKNOWN, UNKNOWN)
+        return name
 
     def table(self, values: np.ndarray, type: Attribute) -> SSAValue:
         """Returns a new argument of `@main` for a constant tensor."""
@@ -127,11 +141,28 @@ class _Importer:
         return value
 
 
-def _named_step(number: int, scan: tuple[ScanOp, FuncOp]) -> FuncOp:
-    op, function = scan
-    function.sym_name = StringAttr(f"step{number or ''}")
-    op.step = SymbolRefAttr(function.sym_name)
-    return function
+def erase_unused(block: Block) -> None:
+    """Erases the operations of a block whose results have no users. None of them has effects."""
+    for op in reversed(list(block.ops)):
+        if op.results and not any(r.uses for r in op.results):
+            op.detach()
+            op.erase()
+
+
+def used_steps(scans: Sequence[tuple[ScanOp, FuncOp]]) -> list[FuncOp]:
+    """Returns the step functions of the scans that were not erased, and names them. A scan of a step follows the scan
+    with that step."""
+    functions, erased = list[FuncOp](), set[Operation]()
+    for op, function in scans:
+        parent = op.parent_op()
+        if parent is None or parent in erased:
+            erased.add(function)
+            continue
+        function.sym_name = StringAttr(f"step{len(functions) or ''}")
+        op.step = SymbolRefAttr(function.sym_name)
+        erase_unused(function.body.block)
+        functions.append(function)
+    return functions
 
 
 def _name_arguments(main: FuncOp, block: ir.Block) -> None:
@@ -157,7 +188,11 @@ class Frame:
     Attributes:
         importer: the import.
         outer: frame of the region around this one, whose values it may use.
-        space: shape of the tensors that stand for scalars, or None if there are none.
+        space: shape of the tensors of a region of scalars, else None.
+        values: tensors of values of MLIR.
+        evaluated: elements of integer tensors, None where they are not known.
+        captured: function that returns the tensor in the step of a scan for one outside of it, or None.
+        end: terminator of a function.
     """
 
     importer: _Importer
@@ -166,6 +201,7 @@ class Frame:
     values: dict[ir.Value, SSAValue] = field(default_factory=dict[ir.Value, SSAValue])
     evaluated: dict[ir.Value, list[Polynomial] | None] = field(default_factory=dict[ir.Value, list[Polynomial] | None])
     captured: Callable[[SSAValue], SSAValue] | None = None
+    end: ir.Operation | None = None
 
     # The interface of rules
 
@@ -188,7 +224,7 @@ class Frame:
             frame = frame.outer
         frame = frame or self
         if value not in frame.evaluated:
-            frame.evaluated[value] = Sizes(frame, self.importer.algebra).of(value)
+            frame.evaluated[value] = Sizes(frame, self.importer.sizes).of(value)
         return frame.evaluated[value]
 
     def elementwise(self, b: Builder, block: ir.Block, values: Sequence[SSAValue]) -> list[SSAValue]:
@@ -229,16 +265,37 @@ class Frame:
             raise UnsupportedError(
                 f"expected at most {MOST_CALLS} nested calls, but got more; @{name} may be recursive"
             )
-        block = body_of(functions[name])
-        frame = Frame(self.importer, None, self.space)
+        frame = self.callee(op, name)
+        self.importer.depth += 1
+        try:
+            return frame.run(b, body_of(functions[name]), values)
+        finally:
+            self.importer.depth -= 1
+
+    def callee(self, op: HloOperation, name: str | None = None) -> Frame:
+        """Returns the frame of a called function, with the integers that are known. `name`: the function, if it is not
+        the attribute `callee`."""
+        name = name or ir.FlatSymbolRefAttr(op.attribute("callee")).value
+        block = body_of(self.importer.functions[name])
+        frame = Frame(self.importer, None, self.space, end=list(block.operations)[-1].operation)
         for argument, operand in zip(block.arguments, op.ir.operands, strict=True):
             if (sizes := self.sizes(operand)) is not None:
                 frame.evaluated[argument] = sizes
-        self.importer.depth += 1
-        try:
-            return frame.run(b, block, values)
-        finally:
-            self.importer.depth -= 1
+        return frame
+
+    def returned(self, result: int) -> list[Polynomial] | None:
+        """Returns the elements of a small integer result of the function of this frame, if they are known."""
+        assert self.end is not None, "the frame is that of a function"
+        return self.sizes(self.end.operands[result])
+
+    def region(self, integers: Mapping[ir.Value, list[Polynomial]]) -> Frame:
+        """Returns a frame for a region of an operation of this frame. `integers`: arguments that are known."""
+        return Frame(self.importer, self, self.space, evaluated=dict(integers))
+
+    @property
+    def steps(self) -> Steps | None:
+        """Tensors of the step of the innermost scan that is being imported."""
+        return self.importer.loops[-1] if self.importer.loops else None
 
     def table(self, values: np.ndarray, type: HloType) -> SSAValue:
         """Returns a constant tensor."""
@@ -274,11 +331,11 @@ class Frame:
     def _import(self, b: Builder, op: HloOperation) -> None:
         """Imports one operation."""
         importer = self.importer
-        importer.count += 1
+        importer.walked += 1
         location = location_of_text(str(op.ir.location))
         b.location = location if file_line_of(location) is not None else b.location
         with _blamed(op, b.location):
-            if importer.count > MOST_OPERATIONS:
+            if importer.walked > MOST_OPERATIONS:
                 raise op.refuse(f"expected at most {MOST_OPERATIONS} operations, with calls inlined and loops unrolled")
             function = rules().get(op.name)
             if function is None:

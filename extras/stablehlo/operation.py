@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
 
 import numpy as np
 from jaxlib.mlir import ir
@@ -17,6 +17,9 @@ from ...dialects.shapes.binding import Polynomial
 from ...dialects.tensor.builder import Builder
 from ...errors import UnsupportedError
 from .types import HloType, type_of
+
+if TYPE_CHECKING:
+    from .loops import Steps
 
 T = TypeVar("T")
 
@@ -36,6 +39,11 @@ MONOIDS = {
 
 class Scope(Protocol):
     """Values of the blocks around an operation (`importer.Frame`)."""
+
+    @property
+    def steps(self) -> Steps | None:
+        """Tensors of the step of the innermost scan that is being imported."""
+        ...
 
     def sizes(self, value: ir.Value) -> list[Polynomial] | None:
         """Returns the elements of a small integer tensor if they are known at import, else None."""
@@ -198,9 +206,9 @@ class HloOperation:
 
     def constants(self, operand: int) -> list[int] | None:
         """Returns the elements of a small integer operand if they are numbers at import, else None."""
-        numbers = [p.number for p in self.sizes(operand) or ()]
-        unknown = self.sizes(operand) is None or None in numbers
-        return None if unknown else [n for n in numbers if n is not None]
+        elements = self.sizes(operand)
+        numbers = [p.number for p in elements or ()]
+        return None if elements is None or None in numbers else [n for n in numbers if n is not None]
 
     def body(self, region: int = 0) -> Body:
         """Returns a region, which must have one block."""
@@ -238,26 +246,39 @@ class Body:
         """Returns the results of a region for its arguments."""
         return self.scope.inlined(b, self.block, values)
 
-    def kind(self) -> str | None:
-        """Returns the reduction kind of a region that combines its two arguments by one operation, or None.
+    @cached_property
+    def types(self) -> list[HloType]:
+        """Types of the arguments."""
+        return [type_of(a) for a in self.arguments]
 
-        Conversions to a wider float and back, which JAX inserts for bf16, do not count. Maxima and minima of unsigned
-        integers are no reduction kind.
+    def kind(self, result: int = 0) -> str | None:
+        """Returns the reduction kind by which a region combines two arguments to a result, or None.
+
+        The arguments of result n are n and n plus the number of results. Conversions to a wider float and back, which
+        JAX inserts for bf16, do not count.
         """
-        *steps, end = self.operations
-        if len(self.arguments) != 2 or len(end.ir.operands) != 1:
+        arguments, end = self.arguments, self.operations[-1]
+        count = len(end.ir.operands)
+        if len(arguments) != 2 * count:
             return None
-        origin = {a: a for a in self.arguments}
-        kind: str | None = None
-        result: ir.Value | None = None
-        for step in steps:
-            operands = [origin.get(v, v) for v in step.ir.operands]
-            if step.name == "stablehlo.convert" and all(is_float(t.element) for t in (*step.operands, *step.results)):
-                origin[step.ir.results[0]] = operands[0]
-                continue
-            if kind is not None or step.name not in MONOIDS or set(operands) != set(self.arguments):
-                return None
-            if step.unsigned and MONOIDS[step.name] in ("max", "min"):
-                return None
-            kind, result = MONOIDS[step.name], step.ir.results[0]
-        return kind if kind and origin.get(end.ir.operands[0], end.ir.operands[0]) == result else None
+        op = _defining(end.ir.operands[result], self.scope)
+        if op is None or op.name not in MONOIDS:
+            return None
+        operands = [_unconverted(v, self.scope) for v in op.ir.operands]
+        return MONOIDS[op.name] if set(operands) == {arguments[result], arguments[result + count]} else None
+
+
+def _unconverted(value: ir.Value, scope: Scope) -> ir.Value:
+    """Returns the value that conversions between floats start from."""
+    while not isinstance(value, ir.BlockArgument):
+        op = HloOperation(cast(ir.OpView, value.owner).operation, scope)
+        if op.name != "stablehlo.convert" or not all(is_float(t.element) for t in (*op.operands, *op.results)):
+            break
+        value = op.ir.operands[0]
+    return value
+
+
+def _defining(value: ir.Value, scope: Scope) -> HloOperation | None:
+    """Returns the operation that computes a value, before conversions between floats, or None for an argument."""
+    value = _unconverted(value, scope)
+    return None if isinstance(value, ir.BlockArgument) else HloOperation(cast(ir.OpView, value.owner).operation, scope)

@@ -1,4 +1,9 @@
-"""Rules of reductions. The combining function of a reduction is a region; the single operation in it is the kind."""
+"""Rules of reductions.
+
+The combining function of a reduction is a region. The single operation in it is the reduction kind. The region
+of an argmax selects between pairs of a value and an index. It becomes a reduction of the values, and then one of the
+indices of the elements with the result.
+"""
 
 from __future__ import annotations
 
@@ -7,24 +12,56 @@ from collections.abc import Sequence
 from xdsl.ir import Attribute, SSAValue
 
 from ....dialects import tensor
-from ....dialects.payload import element_type
+from ....dialects.payload import element_type, is_float
 from ....dialects.shapes.extents import extents_of
 from ..registry import Builder, HloOperation, number_of, rule
+from ..selections import Selection, selection_of
 from .elementwise import is_identity
+from .integers import ordered
 
 
 @rule("stablehlo.reduce")
 def reduce(b: Builder, op: HloOperation, *operands: SSAValue) -> Sequence[SSAValue]:
-    values, initial = operands[: len(operands) // 2], operands[len(operands) // 2 :]
-    over = op.ints("dimensions")
-    kind = op.body().kind()
-    if len(values) == 1 and kind is not None:
-        reduced = b.reduce(kind, b.working(values[0]), sorted(over))
-        return [combined(b, kind, reduced, initial[0], element_type(values[0].type))]
-    raise op.refuse("expected a reduction by one operation")
+    half = len(operands) // 2
+    values, initial = operands[:half], operands[half:]
+    over, body = sorted(op.ints("dimensions")), op.body()
+    kinds = [body.kind(n) for n in range(half)]
+    if all(kinds):
+        results = list[SSAValue]()
+        for kind, x, first, type in zip(kinds, values, initial, op.operands, strict=False):
+            assert kind is not None
+            reduced = reduce_by(b, kind, x, over, type.unsigned)
+            results.append(combined(b, kind, reduced, first, type.element, type.unsigned))
+        return results
+    if half == 2 and (selection := selection_of(body)) is not None:
+        pair = _selected(b, selection, values, over, op.operands[0].unsigned)
+        shape = extents_of(pair[0].type)
+        return body(b, [*(b.broadcast(v, shape) for v in initial), *pair])
+    names = ", ".join(o.name.removeprefix("stablehlo.") for o in body.operations[:-1])
+    raise op.refuse(
+        f"expected a function of one operation, or a selection of a value and its index, but got: {names}",
+        remedy="express it by sums, products, maxima and minima",
+    )
 
 
-def combined(b: Builder, kind: str, reduced: SSAValue, initial: SSAValue, element: Attribute) -> SSAValue:
+def reduce_by(b: Builder, kind: str, x: SSAValue, over: Sequence[int], unsigned: bool = False) -> SSAValue:
+    """Returns a reduction without an initial value, in the type in which it is computed.
+
+    Args:
+        b: builder of the operation.
+        kind: reduction kind.
+        x: a tensor.
+        over: dimensions to reduce, ascending.
+        unsigned: whether its elements are unsigned integers.
+    """
+    if unsigned and kind in ("max", "min"):
+        return ordered(b, b.reduce(kind, ordered(b, x, True), over), True)
+    return b.reduce(kind, b.working(x), over)
+
+
+def combined(
+    b: Builder, kind: str, reduced: SSAValue, initial: SSAValue, element: Attribute, unsigned: bool = False
+) -> SSAValue:
     """Returns a reduction combined with its initial value, which need not be the identity.
 
     Args:
@@ -33,14 +70,48 @@ def combined(b: Builder, kind: str, reduced: SSAValue, initial: SSAValue, elemen
         reduced: the reduction, in the type in which it is computed.
         initial: the initial value, a tensor of rank 0.
         element: element type of the result.
+        unsigned: whether the elements are unsigned integers.
     """
-    if not (is_identity(kind, initial) or kind == "add" and is_positive_zero(initial)):
-        first = b.broadcast(b.working(initial), extents_of(reduced.type))
-        reduced = b.insert(tensor.combine(tensor.ReductionKind(kind), reduced, first))
+    flips = unsigned and kind in ("max", "min")
+    first = ordered(b, initial, True) if flips else initial
+    if not (_is_least(kind, initial) if flips else has_no_effect(kind, initial)):
+        other = ordered(b, reduced, True) if flips else reduced
+        first = b.broadcast(b.working(first), extents_of(reduced.type))
+        reduced = b.insert(tensor.combine(tensor.ReductionKind(kind), other, first))
+        reduced = ordered(b, reduced, True) if flips else reduced
     return b.cast(reduced, element)
 
 
-def is_positive_zero(x: SSAValue) -> bool:
-    """Returns true if all elements are +0, which changes no sum: our sums start with it."""
-    number = number_of(x)
-    return number is not None and str(float(number)) == "0.0"
+def _is_least(kind: str, x: SSAValue) -> bool:
+    """Returns true for the identity of a maximum or minimum of unsigned integers."""
+    return number_of(x) == (0 if kind == "max" else -1)
+
+
+def has_no_effect(kind: str, initial: SSAValue) -> bool:
+    """Returns true if an initial value changes no reduction of a kind. Sums start with +0, as in XLA."""
+    number = number_of(initial)
+    is_zero = kind == "add" and number is not None and str(float(number)) == "0.0"
+    return is_zero or is_identity(kind, initial)
+
+
+def _selected(
+    b: Builder, selection: Selection, values: Sequence[SSAValue], over: Sequence[int], unsigned: bool
+) -> list[SSAValue]:
+    """Returns the selected value, and the smallest or largest index of an element with that value.
+
+    Args:
+        b: builder of the operation.
+        selection: the function that combines two pairs.
+        values: values and indices.
+        over: dimensions to reduce.
+        unsigned: whether the values are unsigned integers.
+    """
+    x, index = values
+    best = reduce_by(b, selection.kind, x, over, unsigned)
+    x = b.working(x)
+    hit = b.cmp("eq", x, b.keep(best, over, extents_of(x.type)))
+    if is_float(x.type):
+        hit = b.either(hit, b.isnan(x))
+    kind = "min" if selection.smallest_index else "max"
+    other = b.like(index, tensor.identity(tensor.ReductionKind(kind), element_type(index.type)))
+    return [b.cast(best, element_type(values[0].type)), b.reduce(kind, b.select(hit, index, other), over)]

@@ -10,8 +10,8 @@ from xdsl.ir.affine import AffineExpr
 
 from ....dialects.shapes.extents import Extent, extents_of
 from ....dialects.tensor.builder import Bound, dims
-from ....passes.convert.torch_to_tensor.concat import joined
-from ....passes.convert.torch_to_tensor.views import permuted, reshape_to, shifted
+from ....dialects.tensor.concatenation import joined
+from ....dialects.tensor.views import permuted, reshape_to, shifted
 from ..registry import Builder, HloOperation, number_of, rule
 
 
