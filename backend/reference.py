@@ -20,7 +20,7 @@ from ..progress import steps
 from .interpreter.domains import Array, TypedDomain
 from .interpreter.loop import LoopFunctions
 from .interpreter.payload import PayloadFunctions
-from .interpreter.running import Eager, EagerFunctions, Position, check_arguments, make_domain, register_plugins
+from .interpreter.running import Eager, HostFunctions, Position, check_arguments, make_domain, register_plugins
 from .interpreter.tensor import TensorFunctions
 from .interpreter.tile import TileFunctions
 
@@ -63,7 +63,7 @@ def run(
     position = Position()
     interpreter = Interpreter(module, listeners=(position,))
     interpreter.register_implementations(FuncFunctions())
-    interpreter.register_implementations(EagerFunctions(scalars, eager or {}), override=True)
+    interpreter.register_implementations(HostFunctions(scalars, eager or {}, sizes), override=True)
     interpreter.register_implementations(PayloadFunctions(scalars, sizes))
     interpreter.register_implementations(TensorFunctions(scalars, sizes))
     interpreter.register_implementations(LoopFunctions(scalars, chunk, sizes))

@@ -22,10 +22,11 @@ OWN_DIALECTS = {
     "tile": ".tile:Tile",
     "kernel": ".kernel:Kernel",
     "payload": ".payload:Payload",
+    "host": ".host:Host",
     "deplodock": "..target.attribute:Deplodock",
 }
-"""Deplodock's dialects by name: the five levels from the top down, the payload they share, and the target attributes.
-"""
+"""Deplodock's dialects by name: the five levels from the top down, the payload and host operations that they share, and
+the target attributes."""
 
 LEVELS = ("torch", "tensor", "loop", "tile", "kernel", "cuda")
 """Levels from top to bottom. The last one is text, all others are dialects."""

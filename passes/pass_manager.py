@@ -25,6 +25,7 @@ from xdsl.traits import IsolatedFromAbove
 from xdsl.utils.exceptions import VerifyException
 
 from ..dialects import kernel, loop, tile
+from ..dialects.host import UnboundSizeError, verify_bound_sizes
 from ..dialects.payload import element_type
 from ..dialects.support.locations import blamed, location_text
 from ..dialects.support.parsing import one_line
@@ -164,8 +165,9 @@ def verify_module(module: ModuleOp) -> None:
     try:
         verify_dominance(module)
         module.verify()
+        verify_bound_sizes(module)
     except VerifyException as error:
-        op = error.op if isinstance(error, DominanceError) else _first_invalid(module)
+        op = error.op if isinstance(error, DominanceError | UnboundSizeError) else _first_invalid(module)
         error.__notes__ = []  # xDSL adds the text of the whole module.
         reason = (one_line(str(error)) or type(error).__name__).removeprefix("Operation does not verify: ")
         raise InvalidIRError(reason, operator=op.name, location=location_text(op)) from None

@@ -16,6 +16,7 @@ from xdsl.dialects.builtin import DYNAMIC_INDEX, ModuleOp, ShapedType
 from xdsl.ir import Attribute, Operation
 from xdsl.passes import ModulePass
 
+from ..dialects.host import UnboundSizeError, verify_bound_sizes
 from ..dialects.payload import element_type, is_low_precision, is_payload
 from ..dialects.shapes.extents import ExtentError, extents_of
 from ..dialects.support.assembly import LegalAt
@@ -26,7 +27,7 @@ from .pass_manager import DominanceError, verify_dominance
 PAYLOAD = {"payload", "arith", "math"}
 """Dialects of scalar computation, the same at every level below torch."""
 
-FUNCTIONS = {"func.func", "func.return", "func.call", "builtin.module"}
+FUNCTIONS = {"func.func", "func.return", "func.call", "builtin.module", "host.bind_size"}
 
 SCALAR_CARRIERS = {"payload.cast", "payload.select", "payload.constant", "arith.constant", "arith.bitcast"}
 """Payload operations that floats narrower than 32 bits may use: moves and conversions. All others compute in f32 or
@@ -78,7 +79,7 @@ class VerifyLevelPass(ModulePass):
     """Checks that all operations and types of a program are legal at a level. It changes nothing.
 
     It also checks that floats narrower than 32 bits are only stored, moved and converted, that every extent is a number
-    or a symbol, and that definitions dominate their uses. `verify-level{level=loop}` on
+    or a symbol, and that definitions of values and of symbols dominate their uses. `verify-level{level=loop}` on
 
     ```mlir
     %1 = tensor.reduce add %0 over [1] : tensor<4x8xf32> -> tensor<4xf32>
@@ -119,7 +120,8 @@ def border_violations(module: ModuleOp, level: Level) -> Iterator[BorderError]:
     """Yields an error with its location for every illegal operation or type of a module at `level`."""
     try:
         verify_dominance(module)
-    except DominanceError as error:
+        verify_bound_sizes(module)
+    except (DominanceError, UnboundSizeError) as error:
         yield BorderError(str(error), operator=error.op.name, location=location_text(error.op))
     for op in module.walk():
         reason = None

@@ -93,7 +93,7 @@ def helper_section(keys: Iterable[str]) -> str:
     return "".join(f"{helpers[key].cuda}\n" for key in order)
 
 
-_HOST_OPS = ("payload.constant", "scf.for", "scf.yield")
+_HOST_OPS = ("payload.constant", "scf.for", "scf.yield", "host.bind_size")
 """Operations of host functions that are in neither the `kernel` nor the `func` dialect."""
 
 

@@ -28,12 +28,14 @@ from xdsl.ir import Block
 
 from ...dialects.kernel import AtomicRmwOp, FuncOp, PanelFmaOp, kernel_names
 from ...dialects.payload import AssertOp
+from ...dialects.shapes.binding import Sizes
 from ...dialects.shapes.ranges import trip_count
 from ...errors import ExecutionError
 from ..cpp.ordering import registers
 from ..dtypes import DTYPES
 from ..host.calls import KEPT_PLANS, Key, building, compute_eagerly, extension, key_of, new_results
-from ..host.launch_plan import EagerStep, Launch, LaunchPlan, make_plan
+from ..host.launch_plan import BindStep, EagerStep, Launch, LaunchPlan, make_plan
+from ..host.segments import Segments
 from ..host.timing import Span
 from .build import build
 
@@ -117,11 +119,13 @@ class _Placed:
 
     Attributes:
         plan: launches and buffers.
-        parts: encoded launches and functions of PyTorch, in order, without constant launches.
+        steps: steps of a call, in order, without constant launches.
+        parts: the steps, with consecutive launches encoded as one part.
         constants: results of the constant launches.
     """
 
     plan: LaunchPlan
+    steps: Sequence[Launch | EagerStep]
     parts: Sequence[_Launches | EagerStep]
     constants: _Constants
 
@@ -207,24 +211,32 @@ class CpuProgram:
         self._launch.argtypes = (ctypes.c_void_p,) * 3 + (ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p)
         self._launch.restype = None
         self._placed: dict[Key, _Placed] = {}
+        self._segments = Segments(self.plan, self._place_segment, self._execute) if self.plan.reads_sizes else None
         self._constants = _Constants(None, {})
         self._scratch: list[Any] = []
 
-    def run(self, args: Sequence[Any], clock: list[tuple[float, float]] | None = None) -> list[Any]:
+    def run(self, args: Sequence[Any], clock: list[Span] | None = None) -> list[Any]:
         """Runs the program.
 
         Args:
             args: tensors.
-            clock: list that gets the start and end of each step, in seconds.
+            clock: list that gets the time span of each step.
 
         Raises:
             ExecutionError: if the arguments do not fit, or an assertion fails.
         """
-        torch, key = self.torch, key_of(args)
+        if self._segments is not None:
+            self.plan.check_tensors(args)
+            return self._segments.run([_plain(a) for a in args], clock)
+        key = key_of(args)
         placed = self._placed.get(key)
         if placed is None or placed.constants.seen != _seen(args, placed.constants.seen):
             placed = self._place(key, args)
-        inputs = [_plain(a) for a in args]
+        return self._execute(placed, [_plain(a) for a in args], clock)
+
+    def _execute(self, placed: _Placed, inputs: Sequence[Any], clock: list[Span] | None) -> list[Any]:
+        """Runs a placed program on dense tensors, and returns its results. Raises ExecutionError."""
+        torch, clocked = self.torch, list[tuple[float, float]]()
         outputs = new_results(placed.plan, inputs, self._empty)
         scratch = self._scratch_of(placed.plan.call_bytes)
         memory = _pointers((*inputs, *outputs, scratch))
@@ -240,18 +252,19 @@ class CpuProgram:
                 times = (ctypes.c_double * (part.count + 1))()
                 self._launch(part.first, part.end, memory, threads, message, None if clock is None else times)
             if clock is not None:
-                clock += pairwise(times)
+                clocked += pairwise(times)
         self._scratch.append(scratch)
         _check(message)
+        if clock is not None:
+            names = (s.kernel if isinstance(s, Launch) else s.function for s in placed.steps)
+            clock += [Span(name, start, end - start) for name, (start, end) in zip(names, clocked, strict=True)]
         return outputs
 
     def trace(self, args: Sequence[Any]) -> list[Span]:
         """Runs the program for `args` and returns when each step ran. Raises as `run`."""
-        clock: list[tuple[float, float]] = []
+        clock: list[Span] = []
         self.run(args, clock)
-        steps = self._placed[key_of(args)].plan.call_steps
-        names = [s.function if isinstance(s, EagerStep) else s.kernel for s in steps]
-        return [Span(name, start, end - start) for name, (start, end) in zip(names, clock, strict=True)]
+        return clock
 
     def repeated_calls(self, *described: Any) -> Any:
         """Returns a cache of calls that run without Python (`calls.cpp`), or None without the extension module.
@@ -260,7 +273,7 @@ class CpuProgram:
             described: description of arguments and results (`frontend/repeated_calls.py`).
         """
         native = extension()
-        if native is None:
+        if native is None or self._segments is not None:
             return None
         run = ctypes.cast(self._launch, ctypes.c_void_p).value
         return native.Calls(run, *described, _fail if self.asserts else None)
@@ -313,13 +326,21 @@ class CpuProgram:
         if len(self._placed) >= KEPT_PLANS:
             self._placed.clear()
         plan = self.plan.check_tensors(args)
-        constants = self._constants_of(plan, args)
-        places = constants.places(plan)
-        parts: list[_Launches | EagerStep] = []
-        for eager, steps in groupby(plan.call_steps, lambda s: isinstance(s, EagerStep)):
-            parts += steps if eager else [self._launches(steps, places)]
-        placed = self._placed[key] = _Placed(plan, parts, constants)
+        placed = self._placed[key] = self._place_plan(plan, self._constants_of(plan, args))
         return placed
+
+    def _place_segment(self, plan: LaunchPlan, sizes: Sizes) -> _Placed:
+        return self._place_plan(plan, _Constants(None, {}))
+
+    def _place_plan(self, plan: LaunchPlan, constants: _Constants) -> _Placed:
+        """Returns a plan of static sizes in the form in which it runs."""
+        steps = [s for s in plan.call_steps if not isinstance(s, BindStep)]
+        places, parts = constants.places(plan), list[_Launches | EagerStep]()
+        for _, group in groupby(steps, lambda s: isinstance(s, EagerStep)):
+            part = [*group]
+            launches = [s for s in part if isinstance(s, Launch)]
+            parts += [self._launches(launches, places)] if launches else [s for s in part if isinstance(s, EagerStep)]
+        return _Placed(plan, steps, parts, constants)
 
     def _constants_of(self, plan: LaunchPlan, args: Sequence[Any]) -> _Constants:
         """Returns the results of the constant launches. Computes them if arguments have changed."""

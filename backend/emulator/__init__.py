@@ -17,18 +17,20 @@ import subprocess
 import threading
 import weakref
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from ...dialects.shapes.binding import Sizes
 from ...dialects.shapes.extents import static
 from ...errors import ExecutionError
 from ...progress import Step, steps
 from ..cuda.runtime.driver import aligned, describe
-from ..host.launch_plan import Buffer, EagerStep, Launch, LaunchPlan
+from ..host.launch_plan import BindStep, Buffer, EagerStep, Launch, LaunchPlan
+from ..host.segments import Segments
 from ..interpreter.running import Eager, call_eager
 from .build import build_library, build_standalone, kernel_bounds, runtime_library, source_name
 
@@ -134,6 +136,14 @@ class EmulatedModule:
     number: int
 
 
+class _StoppedError(Exception):
+    """End of a run after an error that is in the reports, because a size that the program reads may be wrong."""
+
+
+def _plan_of(plan: LaunchPlan, sizes: Sizes) -> LaunchPlan:
+    return plan
+
+
 class EmulatedProgram:
     """Printed CUDA program, compiled for the host, with its launch plan."""
 
@@ -192,6 +202,29 @@ class EmulatedProgram:
     def _run_once(
         self, plan: LaunchPlan, args: Sequence[np.ndarray], seed: int, step: Step
     ) -> tuple[list[np.ndarray], list[Report]]:
+        if not plan.reads_sizes:
+            return self._run_plan(plan, args, seed, step)
+        reports: list[Report] = []
+        try:
+            segments = Segments(replace(self.plan, inputs=plan.inputs), _plan_of, self._run_segment)
+            return segments.run(args, seed, step, reports), reports
+        except _StoppedError:
+            return [], reports
+
+    def _run_segment(
+        self, plan: LaunchPlan, args: Sequence[np.ndarray], seed: int, step: Step, reports: list[Report]
+    ) -> list[np.ndarray]:
+        """Runs a segment, and returns its results. Raises _StoppedError after an error, which `reports` gets."""
+        outputs, new = self._run_plan(plan, args, seed, step)
+        reports += new
+        if new:
+            raise _StoppedError
+        return outputs
+
+    def _run_plan(
+        self, plan: LaunchPlan, args: Sequence[np.ndarray], seed: int, step: Step
+    ) -> tuple[list[np.ndarray], list[Report]]:
+        """Runs a plan of static sizes with one order of threads."""
         library = self.module.library
         with _LOCK:
             library.reset()
@@ -201,6 +234,7 @@ class EmulatedProgram:
             reports: list[Report] = []
             completed = True
             for number, launch in enumerate(plan.steps):
+                assert not isinstance(launch, BindStep)
                 step(1 if number else 0, launch.function if isinstance(launch, EagerStep) else launch.kernel)
                 if isinstance(launch, EagerStep):
                     library.call(launch, self.eager, plan.buffers, ids)

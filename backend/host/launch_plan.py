@@ -1,6 +1,7 @@
 """Launch plan: the host program as plain data, with the buffers and the steps of a program in order.
 
-A step is a kernel launch, or a function that PyTorch computes.
+A step is a kernel launch, a function that PyTorch computes, or the reading of a size from memory. In the last case
+`segments.py` divides the plan at these steps.
 
 `@main` at the kernel level takes inputs and then results as memrefs. The emulator, the runtimes, standalone programs
 and statistics use the plan instead of the IR. Scratch buffers are in one allocation, the arena. Buffers whose lifetimes
@@ -13,7 +14,7 @@ import math
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from xdsl.dialects import scf
@@ -22,10 +23,11 @@ from xdsl.dialects.func import CallOp, FuncOp, ReturnOp
 from xdsl.ir import Attribute, Operation, SSAValue
 
 from ...dialects import kernel
+from ...dialects.host import BindSizeOp, bound_sizes
 from ...dialects.kernel import is_written, kernel_names, symbols_in, tensor_maps
 from ...dialects.payload import ConstantOp, same_elements
 from ...dialects.shapes.binding import Sizes, bind_sizes
-from ...dialects.shapes.extents import Count, Extent, ExtentError, extents_of, static
+from ...dialects.shapes.extents import Count, Extent, ExtentError, SymbolAttr, extents_of, static
 from ...dialects.shapes.ranges import constant_index
 from ...dialects.support.calls import CONSTANT, IN_PLACE, Pairs, eager_results, is_eager, pairs_of
 from ...dialects.support.locations import location_text, refused
@@ -160,12 +162,31 @@ class EagerStep:
 
 
 @dataclass(frozen=True)
+class BindStep:
+    """Step that reads a size from memory, and binds a symbol to it.
+
+    Attributes:
+        symbol: the symbol.
+        buffer: buffer with the size, as a position in the buffers of the plan.
+        location: place in the user's source that reads the size, or None.
+    """
+
+    symbol: SymbolAttr
+    buffer: int
+    location: str | None
+
+
+Step: TypeAlias = Launch | EagerStep | BindStep
+"""Step of a program."""
+
+
+@dataclass(frozen=True)
 class LaunchPlan:
     """Steps and buffers of a program.
 
     Attributes:
         buffers: inputs, results, then scratch buffers.
-        steps: launches and steps of PyTorch, in order.
+        steps: steps, in order. Only a plan with dynamic sizes has steps that read a size.
         arguments: number of inputs and results.
         inputs: number of inputs.
         arena_bytes: size of the arena; 0 for dynamic sizes.
@@ -175,13 +196,18 @@ class LaunchPlan:
     """
 
     buffers: tuple[Buffer, ...]
-    steps: tuple[Launch | EagerStep, ...]
+    steps: tuple[Step, ...]
     arguments: int
     inputs: int
     arena_bytes: int = 0
     in_place: Pairs = ()
     constant_bytes: int = 0
-    program: _Program | None = field(default=None, compare=False)
+    program: HostProgram | None = field(default=None, compare=False)
+
+    @property
+    def reads_sizes(self) -> bool:
+        """True if sizes depend on data, so that `Segments` must run the program."""
+        return self.program is not None and bool(self.program.reads)
 
     @property
     def launches(self) -> tuple[Launch, ...]:
@@ -197,12 +223,14 @@ class LaunchPlan:
         return tuple(s for s in self.launches if s.constant)
 
     @property
-    def call_steps(self) -> tuple[Launch | EagerStep, ...]:
+    def call_steps(self) -> tuple[Step, ...]:
         """Steps of a call after the first one: all except constant launches, whose results are reused."""
-        return tuple(s for s in self.steps if isinstance(s, EagerStep) or not s.constant)
+        return tuple(s for s in self.steps if not isinstance(s, Launch) or not s.constant)
 
     def at(self, shapes: Sequence[Sequence[int]]) -> LaunchPlan:
         """Returns the plan for inputs of these shapes, with static sizes and without empty launches.
+
+        If sizes depend on data, only the shapes of the inputs become static.
 
         Raises:
             ShapeError: for shapes that the program does not take.
@@ -211,7 +239,10 @@ class LaunchPlan:
         if self.program is None:
             return self
         sizes = bind_sizes(self.program.main, shapes, [b.name for b in self.buffers])
-        return replace(self.program.plan(sizes), inputs=self.inputs)
+        if not self.program.reads:
+            return replace(self.program.plan(sizes), inputs=self.inputs)
+        inputs = (replace(b, shape=sizes.numbers(b.shape)) for b in self.input_buffers)
+        return replace(self, buffers=(*inputs, *self.buffers[self.inputs :]))
 
     @property
     def input_buffers(self) -> tuple[Buffer, ...]:
@@ -283,9 +314,9 @@ def make_plan(module: ModuleOp) -> LaunchPlan:
         CompileError: if there is no `@main`, or if it has operations other than allocations, launches, slices, loops
             and calls of functions that PyTorch computes.
     """
-    program = _Program(module)
+    program = HostProgram(module)
     is_static = all(isinstance(n, int) for t in program.main.function_type.inputs for n in extents_of(t))
-    return program.plan(Sizes() if is_static else None)
+    return program.plan(Sizes() if is_static and not program.reads else None)
 
 
 @dataclass(frozen=True)
@@ -311,8 +342,15 @@ class _Kernel:
         return _Kernel(func, written, launch)
 
 
-class _Program:
-    """Functions of a module at the kernel level."""
+class HostProgram:
+    """Functions of a module at the kernel level.
+
+    Attributes:
+        functions: functions by name.
+        main: the function `@main`.
+        reads: operations of `@main` that read a size.
+        kernels: kernels by name.
+    """
 
     def __init__(self, module: ModuleOp) -> None:
         self.functions = {f.sym_name.data: f for f in module.ops if isinstance(f, FuncOp)}
@@ -321,16 +359,14 @@ class _Program:
         self.main = self.functions["main"]
         if any(not isinstance(t, MemRefType) for t in self.main.function_type.inputs):
             raise CompileError("expected memrefs as parameters of @main; lower the module to the kernel level")
+        self.reads = bound_sizes(self.main)
         names, kernels = kernel_names(module), [op for op in module.ops if isinstance(op, kernel.FuncOp)]
         self.kernels = {op.sym_name.data: _Kernel.of(op, names[op.sym_name.data]) for op in kernels}
 
     def plan(self, sizes: Sizes | None) -> LaunchPlan:
         """Returns the plan for the values of symbolic sizes, or the plan with dynamic sizes if `sizes` is None."""
-        host = _Host(self, sizes)
-        for arg in self.main.body.block.args:
-            host.new_buffer(arg)
-        buffers, arguments = host.buffers, len(host.buffers)
-        host.run(self.main.body.block.ops)
+        host = HostInterpreter(self, sizes)
+        buffers, arguments = host.run_main(), len(self.main.body.block.args)
         inputs, in_place = arguments, pairs_of(self.main, IN_PLACE)
         results, changed = dict(in_place), {argument for _, argument in in_place}
         while inputs and inputs - 1 not in changed:
@@ -338,7 +374,7 @@ class _Program:
             if not last.written and not (0 in last.shape and last.first < 0) and inputs - 1 not in results:
                 break
             inputs -= 1
-        call_bytes, constant = (0, 0) if sizes is None else _place_scratch(buffers, arguments)
+        call_bytes, constant = (0, 0) if sizes is None else place_scratch(buffers, arguments)
         program = self if sizes is None else None
         return LaunchPlan(
             tuple(buffers), tuple(host.steps), arguments, inputs, call_bytes + constant, in_place, constant, program
@@ -354,13 +390,27 @@ class _Part:
     bytes: int | None = None
 
 
-class _Host:
-    """Interpreter of `@main` that records allocations and launches, and runs no kernels."""
+class HostInterpreter:
+    """Interpreter of `@main` that records allocations and launches, and runs no kernels.
 
-    def __init__(self, program: _Program, sizes: Sizes | None) -> None:
+    Args:
+        program: the program.
+        sizes: values of symbolic sizes, or None for a plan with dynamic sizes.
+        segment: number of the segment whose steps are recorded; None records all steps. A segment ends where the
+            program reads a size.
+
+    Attributes:
+        buffers: buffers so far.
+        steps: recorded steps.
+        writes: for each recorded step, the buffers that it writes.
+    """
+
+    def __init__(self, program: HostProgram, sizes: Sizes | None, segment: int | None = None) -> None:
         self.kernels, self.functions, self.sizes = program.kernels, program.functions, sizes
         self.buffers: list[Buffer] = []
-        self.steps: list[Launch | EagerStep] = []
+        self.steps: list[Step] = []
+        self.writes: list[frozenset[int]] = []
+        self._main, self._segment, self._current = program.main, segment, 0
         self._names: dict[str, int] = {}
         self._parts: dict[SSAValue, _Part] = {}
         self._numbers: dict[SSAValue, int] = {}
@@ -372,9 +422,37 @@ class _Host:
 
     def new_buffer(self, value: SSAValue) -> None:
         extents = extents_of(value.type)
-        shape = tuple(extents) if self.sizes is None else self.sizes.numbers(extents)
+        shape = tuple(extents) if self.sizes is None else self.sizes.resolved(extents)
         self._parts[value] = _Part(len(self.buffers))
         self.buffers.append(Buffer(self._name(value.name_hint), shape, dtype_of(value.type).name))
+
+    def run_main(self) -> list[Buffer]:
+        """Interprets `@main` up to the end of the segment, and returns the buffers."""
+        for argument in self._main.body.block.args:
+            self.new_buffer(argument)
+        for op in self._main.body.block.ops:
+            if isinstance(op, BindSizeOp):
+                if self._current == self._segment:
+                    break
+                self._read(op)
+            else:
+                self.run((op,))
+        return self.buffers
+
+    def _read(self, op: BindSizeOp) -> None:
+        self._current += 1
+        if self._segment is None:
+            (buffer,) = self._use([op.value], ())
+            self._add(BindStep(op.symbol, buffer, location_text(op)), ())
+
+    @property
+    def _is_skipping(self) -> bool:
+        """True in segments before the one whose steps are recorded."""
+        return self._segment is not None and self._current < self._segment
+
+    def _add(self, step: Step, written: Iterable[int]) -> None:
+        self.steps.append(step)
+        self.writes.append(frozenset(written))
 
     def run(self, ops: Iterable[Operation]) -> None:
         """Interprets host operations, and records their effects in the plan."""
@@ -423,6 +501,8 @@ class _Host:
             raise CompileError(
                 f"expected buffers of the types of the parameters of @{name}", location=location_text(op)
             )
+        if self._is_skipping:
+            return
         constant = CONSTANT in op.attributes
         buffers = self._use(op.buffers, callee.written, constant)
         launch = replace(callee.launch, grid=callee.func.grid_shape, buffers=buffers, constant=constant)
@@ -438,7 +518,7 @@ class _Host:
             maps = tuple(replace(m, shape=self.sizes.numbers(m.shape)) for m in launch.maps)
             numbers = self.sizes.numbers(launch.sizes)
             launch = replace(launch, grid=(blocks,), parts=smaller, maps=maps, sizes=numbers)
-        self.steps.append(launch)
+        self._add(launch, (buffers[i] for i in callee.written))
 
     def _call(self, op: CallOp, function: FuncOp) -> None:
         if not is_eager(function):
@@ -450,9 +530,11 @@ class _Host:
             return
         if any(self._parts[v].bytes is not None for v in op.operands):
             raise refused(op, "PyTorch computes no step of a recurrence", CompileError)
+        if self._is_skipping:
+            return
         split = len(op.operands) - eager_results(function)
         where = self._use(op.operands, range(split, len(op.operands)))
-        self.steps.append(EagerStep(function.sym_name.data, where[:split], where[split:]))
+        self._add(EagerStep(function.sym_name.data, where[:split], where[split:]), where[split:])
 
     def _use(self, values: Sequence[SSAValue], written: Iterable[int], constant: bool = False) -> tuple[int, ...]:
         """Returns the buffers of values that the next step uses, and updates their lifetimes.
@@ -482,7 +564,7 @@ def _tensor_map(op: kernel.TensorMapOp, func: kernel.FuncOp) -> TensorMap:
     return TensorMap(argument, extents_of(op.memory.type), dtype_of(t.element).name, t.shape, t.swizzle.data)
 
 
-def _place_scratch(buffers: list[Buffer], arguments: int) -> tuple[int, int]:
+def place_scratch(buffers: list[Buffer], arguments: int) -> tuple[int, int]:
     """Assigns offsets in the arena to scratch buffers. Returns the bytes of call buffers and of constant buffers."""
     used = [i for i in range(arguments, len(buffers)) if buffers[i].first >= 0]
     of_call, constant = ([i for i in used if buffers[i].constant is is_constant] for is_constant in (False, True))

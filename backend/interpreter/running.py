@@ -2,7 +2,7 @@
 
 - The arguments of a program are checked (`check_arguments`).
 - Errors get the name and the source location of the failing op (`Position`).
-- Calls of functions that the program leaves to PyTorch are executed (`EagerFunctions`).
+- Operations of the host program are executed (`HostFunctions`).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from xdsl.interpreter import Interpreter, InterpreterFunctions, PythonValues, im
 from xdsl.ir import Attribute, Operation
 from xdsl.utils.exceptions import InterpretationError
 
-from ...dialects.payload import shape_of
+from ...dialects.host import BindSizeOp
 from ...dialects.shapes.binding import Sizes
 from ...dialects.support.calls import EAGER, is_eager
 from ...dialects.support.locations import location_text
@@ -180,12 +180,20 @@ def call_eager(
 
 
 @register_impls
-class EagerFunctions(InterpreterFunctions):
-    """`func.call`. Calls of functions without a body go to the implementations in `eager`."""
+class HostFunctions(InterpreterFunctions):
+    """Operations of the host program: `func.call` and `host.bind_size`.
 
-    def __init__(self, domain: TypedDomain, eager: Eager) -> None:
-        self.domain = domain
-        self.eager = eager
+    Calls of functions without a body go to the implementations in `eager`. A size is bound in `sizes`, which all
+    interpreters of the program share.
+    """
+
+    def __init__(self, domain: TypedDomain, eager: Eager, sizes: Sizes) -> None:
+        self.domain, self.eager, self.sizes = domain, eager, sizes
+
+    @impl(BindSizeOp)
+    def bind(self, interpreter: Interpreter, op: BindSizeOp, args: PythonValues) -> PythonValues:
+        self.sizes.bind(op.symbol, int(args[0].item()), location_text(op))
+        return ()
 
     @impl(CallOp)
     def call(self, interpreter: Interpreter, op: CallOp, args: PythonValues) -> PythonValues:
@@ -196,6 +204,6 @@ class EagerFunctions(InterpreterFunctions):
             raise ExecutionError(
                 f"expected the typed domain for a function that is left to PyTorch, but got {self.domain.name}"
             )
-        full = [np.broadcast_to(a, shape_of(v.type)) for a, v in zip(args, op.operands, strict=True)]
+        full = [np.broadcast_to(a, self.sizes.shape(v.type)) for a, v in zip(args, op.operands, strict=True)]
         name, operator = callee.sym_name.data, str(callee.attributes[EAGER]).strip('"')
-        return tuple(call_eager(name, self.eager, full, [storage(t) for t in op.result_types], operator))
+        return tuple(call_eager(name, self.eager, full, [storage(t, self.sizes) for t in op.result_types], operator))

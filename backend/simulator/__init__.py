@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Generator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -38,7 +38,8 @@ from ...dialects.support.calls import main_function
 from ...errors import ExecutionError
 from ...progress import steps
 from ..dtypes import numpy_dtype
-from ..host.launch_plan import EagerStep, make_plan
+from ..host.launch_plan import EagerStep, Launch, LaunchPlan, make_plan
+from ..host.segments import Segments
 from ..interpreter.domains import BINARY, UNARY, Array, TypedDomain, ranked
 from ..interpreter.payload import PayloadFunctions, stop
 from ..interpreter.running import Eager, Position, call_eager, check_arguments, make_domain, register_plugins
@@ -354,40 +355,28 @@ def simulate(
     types = [_memref(t) for t in main.function_type.inputs]
     if len(args) > len(types):
         raise ExecutionError(f"expected at most {len(types)} arguments, the parameters of @main, but got {len(args)}")
-    sizes = bind_sizes(main, [np.shape(a) for a in args])
-    inputs = check_arguments(types[: len(args)], args, sizes)
-    plan = make_plan(module).at([a.shape for a in inputs])
-    memory = [
-        GlobalBuffer(scalars.encode(a, t.element_type).reshape(-1).copy(), a.shape, t.element_type, None)
-        for a, t in zip(inputs, types, strict=False)
-    ]
-    memory += [GlobalBuffer.empty(scalars, static(b.shape), b.element) for b in plan.buffers[len(args) :]]
+    inputs = check_arguments(types[: len(args)], args, bind_sizes(main, [np.shape(a) for a in args]))
+    simulation = _Simulation(module, scalars, max_blocks, eager or {})
+    whole = make_plan(module)
+    plan = whole.at([a.shape for a in inputs])
     for result, argument in plan.in_place:
         if not argument < len(args) <= result:
             raise ExecutionError(
                 f"argument {argument} of @main must hold result {result}, but is not one of the {len(args)} arguments"
             )
-        memory[result] = memory[argument]
-    report, position = Report(), Position()
-    interpreter = Interpreter(module, listeners=(position,))
-    launcher = Launcher(interpreter, position, scalars, report, sizes)
-    symbols = {cuda: symbol for symbol, cuda in kernel_names(module).items()}
-    with position.located(), steps("simulator", len(plan.launches), "launches") as step:
-        for x in plan.steps:
-            if isinstance(x, EagerStep):
-                _run_eager(x, memory, scalars, eager or {})
-                continue
-            function = SymbolTable.lookup_symbol(module, symbols[x.kernel])
-            assert isinstance(function, kernel.FuncOp)
-            buffers = [memory[i] for i in x.buffers]
-            begins = {i: begin for i, begin, _ in x.parts}
-            for i, argument in enumerate(function.body.block.args):
-                buffers[i] = buffers[i].view(begins.get(i, 0) // buffers[i].itemsize, sizes.shape(argument.type))
-            blocks, cluster = math.prod(x.blocks), function.cluster_size
-            blocks = blocks if max_blocks is None else min(blocks, -(-max_blocks // cluster) * cluster)
-            launcher.launch(function, buffers, blocks)
-            step()
-    results = [memory[i] for i in range(len(args), len(types))]
+    memory = [
+        GlobalBuffer(scalars.encode(a, t.element_type).reshape(-1).copy(), a.shape, t.element_type, None)
+        for a, t in zip(inputs, types, strict=False)
+    ]
+    with simulation.position.located(), steps("simulator", len(plan.launches), "launches") as step:
+        simulation.step = step
+        if plan.reads_sizes:
+            whole = replace(whole, inputs=len(args))
+            results = Segments(whole, _with_sizes, simulation.run, lambda b: int(b.data[0])).run(memory)
+        else:
+            sizes = bind_sizes(main, [a.shape for a in inputs])
+            results = simulation.run((replace(plan, inputs=len(args)), sizes), memory)
+    report = simulation.report
     for i, result in enumerate(results):
         if max_blocks is None and result.written is not None and not result.written.all():
             missing = int(np.count_nonzero(~result.written))
@@ -395,6 +384,56 @@ def simulate(
             where = [int(c) for c in at]
             report.add("unwritten", main, f"{missing} elements of result {i} are never written, the first is {where}")
     return SimulationResult([r.data.reshape(r.shape) for r in results], report)
+
+
+Placed: TypeAlias = tuple[LaunchPlan, Sizes]
+"""Plan with static sizes, and the values of the symbols."""
+
+
+def _with_sizes(plan: LaunchPlan, sizes: Sizes) -> Placed:
+    return plan, sizes
+
+
+class _Simulation:
+    """Execution of the launch plans of a module.
+
+    Attributes:
+        report: errors and counts so far.
+        position: op that is running.
+        step: called after each launch, for progress reports.
+    """
+
+    def __init__(self, module: ModuleOp, domain: TypedDomain, max_blocks: int | None, eager: Eager) -> None:
+        self._module, self._domain, self._max_blocks, self._eager = module, domain, max_blocks, eager
+        self._symbols = {cuda: symbol for symbol, cuda in kernel_names(module).items()}
+        self.report, self.position = Report(), Position()
+        self.step: Callable[[], object] = lambda: None
+
+    def run(self, placed: Placed, inputs: Sequence[GlobalBuffer]) -> list[GlobalBuffer]:
+        """Runs a plan of static sizes on buffers with its inputs, and returns the buffers of its results."""
+        plan, sizes = placed
+        memory = [*inputs]
+        memory += [GlobalBuffer.empty(self._domain, static(b.shape), b.element) for b in plan.buffers[len(inputs) :]]
+        for result, argument in plan.in_place:
+            memory[result] = memory[argument]
+        interpreter = Interpreter(self._module, listeners=(self.position,))
+        launcher = Launcher(interpreter, self.position, self._domain, self.report, sizes)
+        for x in plan.steps:
+            if isinstance(x, EagerStep):
+                _run_eager(x, memory, self._domain, self._eager)
+                continue
+            assert isinstance(x, Launch)
+            function = SymbolTable.lookup_symbol(self._module, self._symbols[x.kernel])
+            assert isinstance(function, kernel.FuncOp)
+            buffers = [memory[i] for i in x.buffers]
+            begins = {i: begin for i, begin, _ in x.parts}
+            for i, argument in enumerate(function.body.block.args):
+                buffers[i] = buffers[i].view(begins.get(i, 0) // buffers[i].itemsize, sizes.shape(argument.type))
+            blocks, cluster = math.prod(x.blocks), function.cluster_size
+            blocks = blocks if self._max_blocks is None else min(blocks, -(-self._max_blocks // cluster) * cluster)
+            launcher.launch(function, buffers, blocks)
+            self.step()
+        return memory[plan.inputs : plan.arguments]
 
 
 def _run_eager(step: EagerStep, memory: Sequence[GlobalBuffer], domain: TypedDomain, eager: Eager) -> None:

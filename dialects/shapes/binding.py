@@ -123,22 +123,61 @@ class DerivedAttr(FormattedAttr):
 
 
 class Sizes:
-    """Values of symbols during one call. All code that needs an extent as a number gets it here."""
+    """Values of symbols during one call. All code that needs an extent as a number gets it here.
 
-    def __init__(self, values: Mapping[str, int] | None = None) -> None:
-        self.values = dict(values or {})
+    Args:
+        values: values of symbols by name.
+        pending: derived sizes that are not computed yet, because they depend on a symbol that is bound later.
+    """
+
+    def __init__(self, values: Mapping[str, int] | None = None, pending: Sequence[DerivedAttr] = ()) -> None:
+        self.values, self.pending = dict(values or {}), list(pending)
+
+    def copy(self) -> Sizes:
+        return Sizes(self.values, self.pending)
+
+    def bind(self, symbol: SymbolAttr, value: int, location: str | None = None) -> None:
+        """Binds a symbol, and computes the derived sizes that depend on it and on bound symbols only.
+
+        Args:
+            symbol: the symbol.
+            value: its value.
+            location: place in the source that reads the value, for messages.
+
+        Raises:
+            ShapeError: the value, or a derived size, is outside of its range.
+        """
+        _check_range(symbol, value, None, location)
+        self.values[symbol.hint] = value
+        self.compute(location)
+
+    def compute(self, location: str | None = None) -> None:
+        """Computes the pending derived sizes whose operands are bound. Raises ShapeError for a size out of range."""
+        waiting = list[DerivedAttr]()
+        for d in self.pending:
+            if all(operand.hint in self.values for operand in d.operands):
+                value = d.value(self)
+                _check_range(d.symbol, value, None, location)
+                self.values[d.symbol.hint] = value
+            else:
+                waiting.append(d)
+        self.pending = waiting
 
     def number(self, extent: Extent) -> int:
-        """Returns the value of an extent. Raises UnsupportedError for a symbol that no argument has bound."""
+        """Returns the value of an extent. Raises UnsupportedError for a symbol that is not bound."""
         if isinstance(extent, int):
             return extent
         if extent.hint not in self.values:
-            raise UnsupportedError(f"the size {extent} is the extent of no argument of @main")
+            raise UnsupportedError(f"the size {extent} is the extent of no argument of @main, and is not bound")
         return self.values[extent.hint]
 
     def numbers(self, extents: Sequence[Extent]) -> tuple[int, ...]:
         """Returns the values of several extents."""
         return tuple(self.number(e) for e in extents)
+
+    def resolved(self, extents: Sequence[Extent]) -> tuple[Extent, ...]:
+        """Returns extents with the values of the symbols that are bound. Other symbols stay."""
+        return tuple(e if isinstance(e, int) else self.values.get(e.hint, e) for e in extents)
 
     def count(self, count: Count) -> int:
         """Returns the value of a number of tiles."""
@@ -170,10 +209,11 @@ def symbols_of(types: Sequence[Attribute]) -> tuple[SymbolAttr, ...]:
 
 
 def bind_sizes(main: FuncOp, shapes: Sequence[Sequence[int]], names: Sequence[str] = ()) -> Sizes:
-    """Returns the values of all symbols for a call of `main`.
+    """Returns the values of the symbols that the shapes of the arguments determine, for a call of `main`.
 
     The first dimension with a symbol that is not derived binds the symbol. Every range and every other dimension of an
-    argument with a symbolic extent is checked.
+    argument with a symbolic extent is checked. Derived sizes that depend on other symbols are pending: the operations
+    `host.bind_size` of the program bind these symbols later.
 
     Args:
         main: the function.
@@ -196,10 +236,10 @@ def bind_sizes(main: FuncOp, shapes: Sequence[Sequence[int]], names: Sequence[st
         for d in derived:
             if d.symbol in extents_of(t):
                 _solve(d, shape[extents_of(t).index(d.symbol)], sizes)
-    for d in derived:
-        value = d.value(sizes)
-        _check_range(d.symbol, value, None)
-        sizes.values[d.symbol.hint] = value
+    sizes.pending = list(derived)
+    sizes.compute()
+    if sizes.pending:
+        _check_pending(main, sizes)
     for i, (t, shape) in enumerate(zip(types, shapes, strict=False)):
         for dim, extent in _pairs(t, shape, _argument(names, i)):
             if shape[dim] != sizes.number(extent):
@@ -228,6 +268,14 @@ def _solve(derived: DerivedAttr, value: int, sizes: Sizes) -> None:
         _check_range(operand, sizes.values[operand.hint], None)
 
 
+def _check_pending(main: FuncOp, sizes: Sizes) -> None:
+    """Raises UnsupportedError if a pending size depends on a symbol that no operation of `main` binds."""
+    bound = {str(op.properties["symbol"]) for op in main.body.block.ops if op.name == "host.bind_size"}
+    bound |= {d.symbol.hint for d in sizes.pending}
+    for operand in (o for d in sizes.pending for o in d.operands if o.hint not in bound):
+        sizes.number(operand)
+
+
 def sample_sizes(main: FuncOp) -> Sizes:
     """Returns values of all symbols for a trial run of `main`: different small primes where their ranges allow it."""
     derived = derived_sizes(main)
@@ -235,7 +283,10 @@ def sample_sizes(main: FuncOp) -> Sizes:
     free = [s for s in symbols_of(list(main.function_type.inputs)) if s not in computed]
     sizes = Sizes({s.hint: min(max(n, s.minimum), s.maximum) for s, n in zip(free, cycle(_PRIMES))})  # noqa: B905
     for d in derived:
-        sizes.values[d.symbol.hint] = d.value(sizes)
+        if all(operand.hint in sizes.values for operand in d.operands):
+            sizes.values[d.symbol.hint] = d.value(sizes)
+        else:
+            sizes.pending.append(d)
     return sizes
 
 
@@ -253,11 +304,10 @@ def _pairs(t: Attribute, shape: Sequence[int], argument: str) -> list[tuple[int,
     return list(enumerate(extents))
 
 
-def _check_range(symbol: SymbolAttr, value: int, argument: str | None) -> None:
+def _check_range(symbol: SymbolAttr, value: int, argument: str | None, location: str | None = None) -> None:
     if not symbol.minimum <= value <= symbol.maximum:
-        raise ShapeError(
-            f"the size {symbol} is {value}, outside of {symbol.minimum} to {symbol.maximum}", argument=argument
-        )
+        reason = f"the size {symbol} is {value}, outside of {symbol.minimum} to {symbol.maximum}"
+        raise ShapeError(reason, argument=argument, location=location)
 
 
 Atom: TypeAlias = tuple[Any, ...]

@@ -28,10 +28,11 @@ from xdsl.dialects.func import FuncOp
 from xdsl.ir import Operation, SSAValue
 
 from ...errors import CompileError, ExecutionError
+from ..host import BindSizeOp
 from ..tensor import ScanOp, ScatterOp
 from .locations import location_text, refused
 
-Call: TypeAlias = func.CallOp | ScanOp | ScatterOp
+Call: TypeAlias = func.CallOp | ScanOp | ScatterOp | BindSizeOp
 """Operations that behave like calls on the host: operands are in memory before them, results after them."""
 
 EAGER = "torch.eager"

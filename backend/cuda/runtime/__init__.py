@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from threading import Lock
 from time import perf_counter
-from typing import Any
+from typing import Any, TypeAlias
 
 from xdsl.dialects.builtin import ModuleOp
 
@@ -24,7 +24,8 @@ from ....target.attribute import arch_of
 from ...dtypes import DTYPES
 from ...host import calls
 from ...host.calls import KEPT_PLANS, Key, compute_eagerly, key_of, new_results
-from ...host.launch_plan import EagerStep, LaunchPlan, make_plan
+from ...host.launch_plan import EagerStep, Launch, LaunchPlan, Step, make_plan
+from ...host.segments import Segments
 from ...host.timing import Span
 from ..kernel_texts import unpack
 from .driver import LOST_CONTEXT, advice, check_driver, driver_version
@@ -43,6 +44,10 @@ _CYCLES_TO_LAUNCH = 50_000
 
 _DEFAULT_SHARED_LIMIT_BYTES = 48 * 1024
 """Shared memory that a block may use without an attribute of its function (CUDA programming guide)."""
+
+
+Clock: TypeAlias = list[tuple[str | None, Any]]
+"""Names of steps, each with an event before the step. The end of a list of steps has the name None."""
 
 
 class GraphWarning(UserWarning):
@@ -105,13 +110,14 @@ class CudaProgram:
         self.asserts = isinstance(module, ModuleOp) and any(isinstance(op, AssertOp) for op in module.walk())
         self._plans: dict[Key, PreparedLaunches] = {}
         self._graphs: dict[PreparedLaunches, LaunchGraph] = {}
+        self._segments = self._divided() if self.plan.reads_sizes else None
         self._making = Lock()
-        self.graphs = graphs and not self.plan.eager
-        if graphs and self.plan.eager:
-            eager_name = self.plan.eager[0].function
-            warnings.warn(
-                f"launches go without a CUDA graph: {eager_name} is left to PyTorch", GraphWarning, stacklevel=4
-            )
+        reason = None if self._segments is None else "sizes depend on data"
+        if self.plan.eager:
+            reason = f"{self.plan.eager[0].function} is left to PyTorch"
+        self.graphs = graphs and reason is None
+        if graphs and reason is not None:
+            warnings.warn(f"launches go without a CUDA graph: {reason}", GraphWarning, stacklevel=4)
 
     def _load(self, cubin: bytes, arch: str) -> None:
         """Loads machine code and looks up its kernels. Raises ExecutionError if the driver refuses it."""
@@ -141,12 +147,12 @@ class CudaProgram:
             driver.funcSetAttribute(function.ptr, attribute, shared)
         return function
 
-    def run(self, args: Sequence[Any], clock: list[Any] | None = None) -> list[Any]:
-        """Runs the program, asynchronously on torch's current stream unless it has assertions.
+    def run(self, args: Sequence[Any], clock: Clock | None = None) -> list[Any]:
+        """Runs the program, asynchronously on torch's current stream unless it has assertions or reads a size.
 
         Args:
             args: tensors. The results are on the device if one of them is, else on the host.
-            clock: list that gets an event before each step and one after the last.
+            clock: list that gets the name of each step and an event before it, and None and an event at the end.
 
         Raises:
             ExecutionError: if the arguments do not fit, if a launch fails, or for copies from or to the host while a
@@ -155,9 +161,11 @@ class CudaProgram:
         target_device = next((a.device for a in args if getattr(a, "is_cuda", False)), self.device)
         if target_device != self.device:
             return self._on(target_device).run(args, clock)
-        torch, launches = self.torch, self._placed(args)
-        plan = launches.plan
+        torch, launches = self.torch, self._placed(args) if self._segments is None else None
+        plan = self.plan.check_tensors(args) if launches is None else launches.plan
         capturing = torch.cuda.is_current_stream_capturing()
+        if capturing and launches is None:
+            raise ExecutionError("the host reads a size, which cannot be part of a CUDA graph", operator="cuda")
         stays = any(getattr(a, "is_cuda", False) for a in args)
         if capturing and not stays:
             raise ExecutionError("its results go to the host, which cannot be part of a CUDA graph", operator="cuda")
@@ -165,15 +173,37 @@ class CudaProgram:
             a if self._is_ready(a) else self._on_device(a, b.name, capturing)
             for a, b in zip(args, plan.input_buffers, strict=True)
         ]
-        outputs = new_results(plan, inputs, self._empty)
-        if clock is None and not capturing and not plan.eager:
-            self.launch(launches, [t.data_ptr() for t in (*inputs, *outputs)])
+        if self._segments is not None:
+            outputs = self._segments.run(inputs, clock)
         else:
-            arguments = [*inputs, *outputs]
-            self._launch_steps(launches, [t.data_ptr() for t in arguments], arguments, clock)
+            assert launches is not None
+            outputs = self._execute(launches, inputs, clock, capturing)
         if self.asserts and not capturing:
             self._wait()
         return outputs if stays else [t.cpu() for t in outputs]
+
+    def _execute(
+        self, launches: PreparedLaunches, inputs: Sequence[Any], clock: Clock | None, capturing: bool = False
+    ) -> list[Any]:
+        """Runs prepared launches on tensors that kernels can read in place, and returns the results."""
+        outputs = new_results(launches.plan, inputs, self._empty)
+        arguments = [*inputs, *outputs]
+        if clock is None and not capturing and not launches.plan.eager:
+            self.launch(launches, [t.data_ptr() for t in arguments])
+        else:
+            self._launch_steps(launches, [t.data_ptr() for t in arguments], arguments, clock)
+        return outputs
+
+    def _divided(self) -> Segments[PreparedLaunches]:
+        """Returns the driver of a program that reads sizes from its data."""
+        functions = {name: function.ptr for name, function in self.functions.items()}
+
+        def read(tensor: Any) -> int:
+            if self.asserts:
+                self._wait()
+            return int(tensor)
+
+        return Segments(self.plan, lambda plan, sizes: PreparedLaunches(plan, functions), self._execute, read)
 
     def _on(self, device: Any) -> CudaProgram:
         """Returns the same program on another device, made on demand."""
@@ -208,7 +238,7 @@ class CudaProgram:
         launches: PreparedLaunches,
         addresses: Sequence[int],
         arguments: Sequence[Any] = (),
-        clock: list[Any] | None = None,
+        clock: Clock | None = None,
     ) -> None:
         """Runs all steps of a call.
 
@@ -216,7 +246,7 @@ class CudaProgram:
             launches: the steps.
             addresses: addresses of all arguments.
             arguments: the arguments as tensors, for steps of PyTorch.
-            clock: list that gets an event before each step and one after the last, or None.
+            clock: as for `run`.
 
         Raises:
             ExecutionError: if a launch fails.
@@ -232,15 +262,15 @@ class CudaProgram:
                 # device already, with or without a context. `use` is cudaSetDevice, which makes the context current.
                 device.use()
                 frame.fill(addresses, scratch)
-                for step in frame.steps:
+                for step, named in zip(frame.steps, plan.steps, strict=True):
                     if clock is not None:
-                        clock.append(self._event())
+                        clock.append((_name(named), self._event()))
                     if isinstance(step, EagerStep):
                         compute_eagerly(step, self.eager, plan, arguments, scratch, torch)
                     else:
                         launch(*step[0], stream, step[1], 0)
                 if clock is not None:
-                    clock.append(self._event())
+                    clock.append((None, self._event()))
         except self.cupy.cuda.driver.CUDADriverError as error:
             raise ExecutionError(f"a launch failed: {error}{advice(error.status)}", operator="cuda") from error
         launches.release(frame)
@@ -248,7 +278,8 @@ class CudaProgram:
     def repeated_calls(self, *described: Any) -> Any:
         """Returns a cache of calls that need no Python (`repeated.Calls`), or None if Python must make every call."""
         native = calls.extension()
-        return None if native is None or self.asserts else make_calls(self, native, described)
+        python = native is None or self.asserts or self._segments is not None
+        return None if python else make_calls(self, native, described)
 
     def remember(self, repeated: Any, tensors: Sequence[Any], results: Sequence[Any], updates: Sequence[Any]) -> None:
         """Adds a call to a cache of `repeated_calls`.
@@ -293,14 +324,13 @@ class CudaProgram:
 
         The device sleeps until all steps are queued, so that it does not wait for the host.
         """
-        steps, clock = self._placed(args).plan.steps, list[Any]()
-        self.torch.cuda._sleep(_CYCLES_TO_LAUNCH * (1 + len(steps)))
+        clock: Clock = []
+        self.torch.cuda._sleep(_CYCLES_TO_LAUNCH * (1 + len(self.plan.steps)))
         begin = perf_counter()
         self.run(args, clock)
-        clock[-1].synchronize()
-        names = [s.function if isinstance(s, EagerStep) else s.kernel for s in steps]
-        times = [clock[0].elapsed_time(event) / 1e3 for event in clock]
-        return [Span(n, begin + a, b - a) for n, (a, b) in zip(names, pairwise(times), strict=True)]
+        clock[-1][1].synchronize()
+        times = [(name, clock[0][1].elapsed_time(event) / 1e3) for name, event in clock]
+        return [Span(name, begin + a, b - a) for (name, a), (_, b) in pairwise(times) if name is not None]
 
     def _event(self) -> Any:
         event = self.torch.cuda.Event(enable_timing=True)
@@ -343,6 +373,10 @@ class CudaProgram:
 
     def _empty(self, shape: Sequence[int], dtype: str) -> Any:
         return self.torch.empty(shape, dtype=getattr(self.torch, DTYPES[dtype].torch), device=self.device)
+
+
+def _name(step: Step) -> str:
+    return step.kernel if isinstance(step, Launch) else step.function if isinstance(step, EagerStep) else str(step)
 
 
 def torch_with_cuda() -> Any:

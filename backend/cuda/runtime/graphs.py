@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 
 from ....errors import ExecutionError
-from ...host.launch_plan import EagerStep, LaunchPlan, TensorMap
+from ...host.launch_plan import EagerStep, Launch, LaunchPlan, TensorMap
 from .driver import advice, encode, library
 
 KEPT_MAPS_OF_CALL = 4096
@@ -140,6 +140,7 @@ class PreparedLaunches:
             if isinstance(step, EagerStep):
                 self.steps.append(step)
                 continue
+            assert isinstance(step, Launch)
             head = (functions[step.kernel], *_three(step.blocks), *_three(step.threads), step.shared)
             self.steps.append((head, len(order)))
             first = len(pointers)

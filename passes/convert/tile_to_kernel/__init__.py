@@ -23,6 +23,7 @@ from xdsl.passes import ModulePass
 from xdsl.rewriter import InsertPoint, Rewriter
 
 from ....dialects import kernel, payload, tensor, tile
+from ....dialects.host import BindSizeOp
 from ....dialects.kernel import padded_row
 from ....dialects.payload import ConstantOp, element_type
 from ....dialects.shapes.extents import extents_of, memref_of
@@ -302,6 +303,9 @@ class _Host:
         results = self.results(op)
         self.append(func.CallOp(op.callee, [*(self.buffers[i] for i in op.operands), *results], []), op)
 
+    def bind_size(self, op: BindSizeOp) -> None:
+        self.append(BindSizeOp(self.buffers[op.value], op.symbol), op)
+
     def fold(self, op: tensor.ScanOp) -> None:
         """Emits a fold (`tensor.scan`): calls of its step function, the first and the last one outside of a loop.
 
@@ -356,6 +360,7 @@ _HOST: dict[type[Operation], Callable[[_Host, Any], None]] = {
     tile.LaunchOp: _Host.launch,
     func.CallOp: _Host.call,
     tensor.ScanOp: _Host.fold,
+    BindSizeOp: _Host.bind_size,
 }
 """Operation of the host program -> its lowering."""
 

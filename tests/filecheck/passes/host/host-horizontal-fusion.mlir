@@ -216,3 +216,22 @@ func.func @too_many(%x: memref<64xf32>, %y: memref<64xf32>, %z: memref<64xf32>) 
   kernel.launch @c(%x, %z) : memref<64xf32>, memref<64xf32>
   func.return
 }
+
+// -----
+
+// The first launch must not move past the operation that reads a size: it would wait for the size.
+// CHECK-LABEL: func.func @main
+// CHECK-NEXT: kernel.launch @a(%x, %y)
+// CHECK-NEXT: host.bind_size %n as #u0 : memref<i64>
+// CHECK-NEXT: kernel.launch @a(%x, %z)
+kernel.func @a(%x: memref<64xf32>, %y: memref<64xf32>) grid [2] warps 1 {
+  %block = kernel.id block
+  %v = kernel.load %x[%block] : memref<64xf32> -> vector<1xf32>
+  kernel.store %v, %y[%block] : memref<64xf32>, vector<1xf32>
+}
+func.func @main(%x: memref<64xf32>, %n: memref<i64>, %y: memref<64xf32>, %z: memref<64xf32>) {
+  kernel.launch @a(%x, %y) : memref<64xf32>, memref<64xf32>
+  host.bind_size %n as #payload.symbol<u0[0:9]> : memref<i64>
+  kernel.launch @a(%x, %z) : memref<64xf32>, memref<64xf32>
+  func.return
+}
