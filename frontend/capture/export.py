@@ -168,6 +168,8 @@ def export(request: Request) -> tuple[ExportedProgram, Features]:
             if features.split or "foreign" in features.words:
                 exported = _decomposed(exported, features)
             features.run("decomposed", exported)
+            for _, expand in features.stage("expanded"):
+                exported = expand(exported, features)
             return exported, features
     except CompileError:
         raise

@@ -18,6 +18,7 @@ from xdsl.dialects.func import FuncOp, ReturnOp
 from xdsl.ir import Attribute, Block, Operation, Region, SSAValue
 from xdsl.utils.exceptions import VerifyException
 
+from ...dialects.host import BindSizeOp
 from ...dialects.payload import element_type
 from ...dialects.shapes.binding import SIZES, Algebra
 from ...dialects.shapes.extents import Extent, SymbolAttr
@@ -35,7 +36,7 @@ from .eager_fallback import EagerCall
 from .refusals import UserCalls, together
 from .source_locations import Origin, blame, innermost
 from .special_nodes import SPECIAL, compute_number, not_an_operator, unknown_operator
-from .symbolic_shapes import SizeTable, depends_on_data
+from .symbolic_shapes import SizeTable
 
 if TYPE_CHECKING:
     from .features import Features
@@ -238,7 +239,7 @@ class GraphImporter:
         target, value = node.target, node.meta.get("val")
         if (special := SPECIAL.get(target)) is not None:
             special(self, node)
-        elif isinstance(value, torch.SymInt | torch.SymBool | torch.SymFloat) and not depends_on_data(value):
+        elif isinstance(value, torch.SymInt | torch.SymBool | torch.SymFloat):
             # Integers and conditions are read from their expressions where they are used.
             if isinstance(value, torch.SymFloat):
                 self.values[node.name] = compute_number(self, node)
@@ -277,6 +278,19 @@ class GraphImporter:
         op.location = named_location(where, file_location(*place)) if place else UnknownLoc()
         self.traced.calls.origins.setdefault((f"aten.{name}", _text(place)), Origin.of(node))
         self.values[node.name] = tuple(op.results) if isinstance(node.meta["val"], tuple | list) else op.results[0]
+
+    def bind_size(self, tensor: SSAValue, number: torch.SymInt, node: Node) -> None:
+        """Adds the operation by which the host reads an integer of the program.
+
+        Args:
+            tensor: i64 tensor without dimensions.
+            number: the integer.
+            node: node that reads it, for the location.
+        """
+        op = BindSizeOp(tensor, self.sizes.bind(number))
+        place = innermost(node.meta.get("stack_trace")) or self.traced.calls.place
+        op.location = file_location(*place) if place else UnknownLoc()
+        self._block.add_op(op)
 
     def _result_types(self, node: Node, operator: str) -> list[Attribute]:
         value = node.meta.get("val")

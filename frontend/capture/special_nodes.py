@@ -11,9 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.fx import Node
-from xdsl.dialects.builtin import TensorType, f64
+from xdsl.dialects.builtin import TensorType, f64, i64
 from xdsl.ir import SSAValue
 
+from ...dialects.payload import element_type
+from ...dialects.shapes.extents import extents_of
 from ...dialects.torch import OPS, SCHEMAS
 from ...errors import CaptureError, UnsupportedError
 from ...passes.convert.torch_to_tensor.registry import why_refused
@@ -36,11 +38,35 @@ def _take_part(importer: GraphImporter, node: Node) -> None:
 
 
 def _check_scalar(importer: GraphImporter, node: Node) -> None:
-    """Refuses an assertion on sizes that depends on data. Other assertions were checked during capture."""
+    """Adds a check of an assertion on sizes that depends on data. Other assertions were checked during capture."""
     condition = node.args[0]
     value = condition.meta.get("val") if isinstance(condition, Node) else condition
     if isinstance(value, torch.SymBool) and depends_on_data(value):
-        raise unknown_operator("_assert_scalar", aten._assert_scalar.default)
+        importer.sizes.require(value)
+
+
+def _read_number(importer: GraphImporter, node: Node) -> None:
+    """Imports `Tensor.item`: an integer becomes a size that the host reads, a float stays a tensor.
+
+    Raises UnsupportedError for a truth value.
+    """
+    (source,), value = node.args, node.meta["val"]
+    tensor = importer.operand(source)
+    number = i64 if isinstance(value, torch.SymInt) else f64
+    if not isinstance(value, torch.SymInt | torch.SymFloat):
+        raise unknown_operator("_local_scalar_dense", aten._local_scalar_dense.default)
+    if extents_of(tensor.type):
+        tensor = importer.add_computed("view", {"self": tensor, "size": []}, TensorType(element_type(tensor.type), []))
+    if element_type(tensor.type) != number:
+        tensor = importer.add_computed("_to_copy", {"self": tensor, "dtype": number}, TensorType(number, []))
+    if isinstance(value, torch.SymFloat):
+        importer.values[node.name] = tensor
+    else:
+        importer.bind_size(tensor, value, node)
+
+
+def _ignore(importer: GraphImporter, node: Node) -> None:
+    """Imports nothing: the ranges of PyTorch's symbols contain these constraints."""
 
 
 def _check_metadata(importer: GraphImporter, node: Node) -> None:
@@ -67,6 +93,9 @@ def _refuse_effects(importer: GraphImporter, node: Node) -> None:
 SPECIAL: dict[Any, Callable[[GraphImporter, Node], None]] = {
     operator.getitem: _take_part,
     aten._assert_scalar.default: _check_scalar,
+    aten._local_scalar_dense.default: _read_number,
+    aten.sym_constrain_range.default: _ignore,
+    aten.sym_constrain_range_for_size.default: _ignore,
     aten._assert_tensor_metadata.default: _check_metadata,
     aten._assert_async.default: _add_check,
     aten._assert_async.msg: _add_check,

@@ -34,7 +34,7 @@ LARGEST_OF_LARGE = (1 << 31) - 1
 """Largest value of a size without a declared maximum whose example is above `LARGEST`."""
 
 LARGEST_DIFFERENCE = 1 << 62
-"""Largest difference of two sizes that a condition compares."""
+"""Largest difference of two sizes that a condition compares, and largest magnitude of a number from data."""
 
 
 class SizeTable:
@@ -60,10 +60,11 @@ class SizeTable:
         self._derived: list[DerivedAttr] = []
         self._ranges: dict[Any, Any] = {}
         self._assumed: list[Any] = []
+        self._read = set[Any]()
         self._env: Any = None
 
     def extent(self, size: int | torch.SymInt) -> Extent:
-        """Returns a size of PyTorch as an extent of the IR. Raises UnsupportedError for a size that depends on data."""
+        """Returns a size of PyTorch as an extent of the IR."""
         if not isinstance(size, torch.SymInt):
             return size
         return self._extent(self._expression(size))
@@ -72,19 +73,62 @@ class SizeTable:
         """Returns a number that PyTorch computes from sizes, such as the start `-n` of a slice.
 
         A negative number becomes a symbol with a negative range. If the sizes have no names, the number is assumed to
-        have the sign that it has for the example, and each call checks this.
-        Raises UnsupportedError for a number that depends on data.
+        have the sign that it has for the example, and each call checks this. A number that depends on data may have
+        both signs.
         """
         if not isinstance(value, torch.SymInt):
             return value
         expr = self._settled(self._expression(value))
         if expr.is_Symbol or expr in self._known:
             return self._extent(expr)
-        if bound_sympy(expr, self._ranges).upper >= 0:
+        bounds = bound_sympy(expr, self._ranges)
+        if any(map(is_from_data, expr.free_symbols)):
+            if bounds.lower >= 0:
+                return self._extent(expr)
+            least, most = max(bounds.lower, -LARGEST_DIFFERENCE), min(bounds.upper, LARGEST_DIFFERENCE)
+            return self._derive(expr, bounds=(int(least), int(most)))
+        if bounds.upper >= 0:
             if self.has_names(expr) or self._hinted(expr) >= 0:
                 return self._extent(expr)
             self._assumed.append(expr <= -1)
-        return self._derive(expr, negative=True)
+        return self._derive(expr, bounds=(int(bounds.lower) if bounds.lower.is_Integer else -LARGEST, -1))
+
+    def bind(self, number: torch.SymInt) -> SymbolAttr:
+        """Returns the symbol of an integer that the program reads from a tensor.
+
+        If PyTorch has found that the integer equals a size that is bound before, a check of this is added.
+        """
+        expr, symbol = self._expression(number), number.node._expr
+        if expr.is_Symbol and is_from_data(expr) and expr not in self._read:
+            symbol = expr
+        self._read.add(symbol)
+        if expr != symbol:
+            self._assumed.append(sympy.Eq(symbol, expr, evaluate=False))
+        extent = self._extent(symbol)
+        assert isinstance(extent, SymbolAttr)
+        return extent
+
+    def require(self, condition: torch.SymBool) -> None:
+        """Adds a check of a condition on sizes, for each call. Raises UnsupportedError if the host cannot compute
+        it."""
+        expr = substituted(condition.node.expr, condition.node.shape_env)
+        if any(symbol_is_type(s, SymT.UNBACKED_FLOAT) for s in expr.free_symbols):
+            raise UnsupportedError("a condition on a float that depends on data is not supported")
+        for s in expr.free_symbols:
+            self._read_range(s, condition.node.shape_env)
+        self._check(expr)
+
+    def _read_range(self, symbol: Any, env: Any) -> None:
+        """Reads the range of a symbol from PyTorch."""
+        bounds = env.var_to_range[symbol]
+        if is_from_data(symbol):
+            number = not bounds.lower >= 0
+            most = LARGEST_DIFFERENCE if number else LARGEST_OF_LARGE
+            least = max(bounds.lower, -most)
+            self._ranges[symbol] = ValueRanges(int(least), int(max(min(bounds.upper, most), least)))
+            return
+        least = min(self._least.get(symbol, int(bounds.lower)), int(bounds.lower))
+        self._ranges[symbol] = ValueRanges(max(least, self._needed.get(symbol, 0)), bounds.upper)
 
     def _expression(self, size: torch.SymInt) -> Any:
         """Returns the expression of a size, after it has read the ranges of symbols and the conditions on them."""
@@ -92,9 +136,9 @@ class SizeTable:
         if self._env is None:
             for symbol, least in map(_size_needed, self._nodes):
                 self._needed[symbol] = max(least, self._needed.get(symbol, 0))
-        for symbol, bounds in env.var_to_range.items():
-            least = min(self._least.get(symbol, int(bounds.lower)), int(bounds.lower))
-            self._ranges[symbol] = ValueRanges(max(least, self._needed.get(symbol, 0)), bounds.upper)
+        for symbol in env.var_to_range:
+            if not symbol_is_type(symbol, (SymT.FLOAT, SymT.UNBACKED_FLOAT)):
+                self._read_range(symbol, env)
         if self._env is None:
             self._env = env
             self._assumed = [e for e in conditions(env) if not self.has_names(e)]
@@ -125,6 +169,9 @@ class SizeTable:
             self._assumed.append(next(e for e in condition.args if self._hinted(e)))
         elif isinstance(condition, sympy.core.relational.Relational):
             a, b = condition.args
+            if isinstance(condition, sympy.Ne) and any(map(is_from_data, condition.free_symbols)):
+                self._check_different(sympy.expand(a - b))
+                return
             most = 0 if isinstance(condition, sympy.Eq) else LARGEST_DIFFERENCE
             if isinstance(condition, sympy.Ge | sympy.Gt) or isinstance(condition, sympy.Ne) and self._hinted(a > b):
                 a, b = b, a
@@ -137,6 +184,13 @@ class SizeTable:
                 self._derive(difference, within=(0, most))
         else:
             raise UnsupportedError(f"the program holds only where {condition}, which is not supported")
+
+    def _check_different(self, difference: Any) -> None:
+        """Adds a check that a difference of sizes is not 0: its square is at least 1."""
+        operands: list[SymbolAttr] = []
+        factor = self._affine(difference, operands)
+        symbol = SymbolAttr.get(self._fresh("condition0"), 1, LARGEST_DIFFERENCE)
+        self._derived.append(DerivedAttr.get(symbol, AffineMap(0, len(operands), (factor, factor)), operands))
 
     def _hinted(self, expr: Any) -> Any:
         """Returns the value of an expression for the example."""
@@ -151,9 +205,11 @@ class SizeTable:
         if not expr.is_Symbol:
             simpler = self._settled(expr)
             return self._derive(expr) if simpler == expr else self._extent(simpler)
-        if is_from_data(expr):
-            raise UnsupportedError("a size that depends on data is not supported")
         bounds = self._ranges[expr]
+        if is_from_data(expr):
+            symbol = SymbolAttr.get(self._fresh(str(expr)), int(bounds.lower), int(bounds.upper))
+            self._known[expr] = symbol
+            return symbol
         if not bounds.upper.is_Integer and self._hinted(expr) > LARGEST:
             bounds = ValueRanges(bounds.lower, LARGEST_OF_LARGE)
         symbol = SymbolAttr.get(self._fresh(self._names.get(expr, "s0")), *extent_bounds(bounds.lower, bounds.upper))
@@ -182,12 +238,14 @@ class SizeTable:
         self._assumed += [sign * chosen <= sign * b for b in args if b is not chosen]
         return chosen
 
-    def _derive(self, expr: Any, *, negative: bool = False, within: tuple[int, int] | None = None) -> SymbolAttr:
+    def _derive(
+        self, expr: Any, *, bounds: tuple[int, int] | None = None, within: tuple[int, int] | None = None
+    ) -> SymbolAttr:
         """Adds a derived size.
 
         Args:
             expr: expression of the size.
-            negative: whether the value is a negative number, and not a size.
+            bounds: for a number that is not a size, its least and its greatest value.
             within: for a check, the range that the value must be in.
         """
         operands: list[SymbolAttr] = []
@@ -199,13 +257,11 @@ class SizeTable:
                 DerivedAttr.get(symbol, AffineMap(0, len(operands), tuple(results)), operands, kind or "product")
             )
             return symbol
-        bounds = bound_sympy(expr, self._ranges)
-        least, most = extent_bounds(bounds.lower, bounds.upper)
-        if negative:
-            least, most = int(bounds.lower) if bounds.lower.is_Integer else -LARGEST, -1
-        elif bounds.upper < 0:
+        size = bound_sympy(expr, self._ranges)
+        if bounds is None and size.upper < 0:
             raise UnsupportedError("a size that is negative is not supported", kind="dynamic-sizes")
-        symbol = SymbolAttr.get(self._fresh("number0" if negative else "size0"), least, most)
+        least, most = bounds or extent_bounds(size.lower, size.upper)
+        symbol = SymbolAttr.get(self._fresh("size0" if bounds is None else "number0"), least, most)
         self._known[expr] = symbol
         self._derived.append(
             DerivedAttr.get(symbol, AffineMap(0, len(operands), tuple(results)), operands, kind or "product")
@@ -287,17 +343,35 @@ def conditions(env: Any) -> list[Any]:
 def equal_sizes(env: Any) -> dict[Any, Any]:
     """Returns the symbols that PyTorch assumed to be equal to another expression, with that expression.
 
-    Both become the same symbol of the IR. So the equality is checked when a call's arguments bind the symbol.
+    Both become the same symbol of the IR. So the equality is checked when a call's arguments bind the symbol. A symbol
+    that is read from data is only replaced by an expression of symbols that are bound before it.
     """
-    equal: dict[Any, Any] = dict(env.replacements)
+    equal: dict[Any, Any] = {}
+    for a, b in env.replacements.items():
+        if (pair := _ordered(a, b)) is not None:
+            equal = {s: e.subs(*pair) for s, e in equal.items()} | {pair[0]: pair[1].subs(equal)}
     for expr in [note.expr for notes in env.deferred_runtime_asserts.values() for note in notes]:
         expr = expr.subs(equal)
         if isinstance(expr, sympy.Eq):
             for a, b in (expr.args, expr.args[::-1]):
-                if isinstance(a, sympy.Symbol) and a not in b.free_symbols:
+                if isinstance(a, sympy.Symbol) and a not in b.free_symbols and _ordered(a, b) == (a, b):
                     equal = {s: e.subs(a, b) for s, e in equal.items()} | {a: b}
                     break
     return equal
+
+
+def _ordered(a: Any, b: Any) -> tuple[Any, Any] | None:
+    """Returns an equality of a symbol and an expression such that the symbol is the last one that a call binds.
+
+    Returns None if it is none of the two sides. Symbols from data are bound in the order of their numbers, after all
+    others.
+    """
+    numbers = {s: int(re.sub(r"\D", "", str(s))) if is_from_data(s) else -1 for s in (a, *b.free_symbols)}
+    last = max(numbers, key=numbers.__getitem__)
+    if numbers[last] < 0 or last == a:
+        return a, b
+    factor = b.coeff(last)
+    return (last, sympy.expand((a - b) * factor + last)) if abs(factor) == 1 else None
 
 
 def substituted(expr: Any, env: Any) -> Any:

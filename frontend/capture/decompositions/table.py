@@ -103,7 +103,12 @@ def tables(
     return {t: table.get(t, _special_op_to_preserve_cia) for t in composite}, table
 
 
-def decomposed(program: ExportedProgram, also: Collection[Any], of_lists: bool) -> ExportedProgram:
+def decomposed(
+    program: ExportedProgram,
+    also: Collection[Any],
+    of_lists: bool,
+    more: Mapping[Any, Decomposition] | None = None,
+) -> ExportedProgram:
     """Decomposes an exported program into operators of the torch dialect, without changes in place.
 
     It does the same as `ExportedProgram.run_decompositions`, which is slower because it builds tables of all operators
@@ -113,8 +118,11 @@ def decomposed(program: ExportedProgram, also: Collection[Any], of_lists: bool) 
         program: the program.
         also: operators of the torch dialect that are decomposed as well.
         of_lists: whether the program has operators on lists of tensors.
+        more: further decompositions. One that returns NotImplemented does not apply.
     """
     composite, others = tables(frozenset(also), of_lists)
+    if more:
+        composite, others = {t: f for t, f in composite.items() if t not in more}, {**others, **more}
     read = (user.args[1] for n in program.graph.nodes if n.target in _BAGS for user in n.users if user.users)
     if any(read):
         others = {target: decomposition for target, decomposition in others.items() if target not in _BAGS}

@@ -17,6 +17,7 @@ The file defines functions for the stages that it takes part in. The stages, in 
 - `split(graph, features)` adds operators to `features.split`. PyTorch decomposes these although the torch level has
   them.
 - `decomposed(program, features)` rewrites the exported program after its decomposition into ATen operators.
+- `expanded(program, features)` returns the exported program with further operators decomposed.
 - `checked(program, features)` raises a CompileError if the program does not satisfy the request.
 - `rewritten(traced, features)` rewrites the graph of a `TracedGraph` immediately before its import.
 - `Importer` is a subclass of `GraphImporter` that replaces it.
@@ -104,6 +105,13 @@ _SIZES = """
 
 _ADDRESSES = "aten.as_strided.default aten.as_strided_copy.default aten.as_strided_scatter.default aten.resize.default"
 
+_DATA_SIZES = """
+    aten._assert_scalar.default aten.item.default aten._local_scalar_dense.default aten.nonzero.default
+    aten.masked_select.default aten.repeat_interleave.Tensor aten._unique2.default aten.unique_dim.default
+    aten.unique_consecutive.default
+"""
+"""Operators of programs whose sizes depend on data. For a size that is no number PyTorch adds assertions."""
+
 _SWITCHES = "_set_grad_enabled torch.is_grad_enabled torch.inference_mode.__enter__"
 
 FEATURES = (
@@ -112,6 +120,7 @@ FEATURES = (
     Feature("known_sizes", calls=_SIZES),
     Feature("specialization", "shapes"),
     Feature("known_indices", "integer"),
+    Feature("data_sizes", _DATA_SIZES),
     Feature("addresses", _ADDRESSES),
     Feature("complex", "complex"),
     Feature("float8", "float8"),
