@@ -78,8 +78,8 @@ Level = Literal["torch", "tensor", "loop", "tile", "kernel"]
 class VerifyLevelPass(ModulePass):
     """Checks that all operations and types of a program are legal at a level. It changes nothing.
 
-    It also checks that floats narrower than 32 bits are only stored, moved and converted, that every extent is a number
-    or a symbol, and that definitions of values and of symbols dominate their uses. `verify-level{level=loop}` on
+    It also checks that floats narrower than 32 bits are only stored, moved and converted, and that every extent is a
+    number or a symbol. Definitions of values and of symbols must dominate their uses. `verify-level{level=loop}` on
 
     ```mlir
     %1 = tensor.reduce add %0 over [1] : tensor<4x8xf32> -> tensor<4xf32>

@@ -476,8 +476,8 @@ _VIEWS: dict[type[Operation], Callable[[Writer, Any, Register], Expr]] = {
 def index_type(func: kernel.FuncOp) -> str:
     """Returns the C++ type of indices and sizes in a kernel: `int`, or `long long` where 32 bits are not safe.
 
-    Large buffers and large numbers need 64 bits. So do 64-bit indices that are loaded from memory: truncated to 32 bits, an index that is
-    out of bounds could pass the bounds check.
+    Large buffers and large numbers need 64 bits. So do 64-bit indices that are loaded from memory: truncated to 32
+    bits, an index that is out of bounds could pass the bounds check.
     """
     large = any(_elements(a.type) > MAX_ELEMENTS_WITH_INT_INDEX for a in func.body.block.args)
     large |= any(s.minimum < -(1 << 31) or s.maximum >= 1 << 31 for s in symbols_in(func))

@@ -54,8 +54,8 @@ def divide(plan: LaunchPlan) -> tuple[Segment, ...]:
         if end == len(plan.steps):
             new |= {b for b in results if plan.buffers[b].first < 0 and b not in in_place}
         outputs = (*sorted(new), *sorted(earlier & written))
-        kept = {*results, *in_place.values()}
-        released = tuple(b for b in sorted(earlier | new) if b not in kept and plan.buffers[b].last <= end)
+        returned = {*results, *in_place.values()}
+        released = tuple(b for b in sorted(earlier | new) if b not in returned and plan.buffers[b].last <= end)
         read = plan.steps[end] if end < len(plan.steps) else None
         assert read is None or isinstance(read, BindStep)
         segments.append(Segment(tuple(sorted(earlier)), outputs, read, released))

@@ -84,9 +84,9 @@ def bound_sizes(main: FuncOp) -> tuple[BindSizeOp, ...]:
 def verify_bound_sizes(module: ModuleOp) -> None:
     """Checks that operations mention a symbol only after the operation that binds it.
 
-    An operation mentions the symbols in its result types, properties and attributes, in those of the operations in its
-    regions, and in the functions and kernels that it names. A derived size is bound together with the last size that it
-    is computed from. Arguments may mention any symbol: at the kernel level they are also the results.
+    An operation mentions the symbols in its result types, properties and attributes. Symbols in its regions count too,
+    and symbols in the functions and kernels that it calls. A derived size is bound together with the last of its
+    operands. Arguments may mention any symbol: at the kernel level they are also the results.
 
     Raises:
         UnboundSizeError: an operation mentions a symbol too early, or a symbol is bound twice.
@@ -140,7 +140,6 @@ class _Mentions:
 
 @lru_cache(4096)
 def _symbols_in(attribute: Attribute) -> frozenset[str]:
-    """Returns the names of the symbols in an attribute or type."""
     if isinstance(attribute, SymbolAttr):
         return frozenset((attribute.hint,))
     return frozenset[str]().union(*map(_symbols_in, _parts(attribute)))

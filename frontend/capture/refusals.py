@@ -76,14 +76,14 @@ GuardOnDataDependent\w+: Could not guard on data-dependent expression [a-z]*\d+ 
 GuardOnDataDependent\w+: Could not guard on data-dependent expression
     data-dependent-branch: the branch depends on the values of a tensor, {unknown}
 GuardOnDataDependent|PendingUnbacked|UnbackedSymbol
-    data-dependent-size: the result is a Python number that depends on the values of a tensor, {unknown}; pass the
-    number as an argument, or keep the shape fixed with a mask (torch.where)
+    data-dependent-size: the result is a Python number that depends on the values of a tensor, {unknown}; write n.item()
+    for a size, pass the number as an argument, or keep the shape fixed with a mask (torch.where)
 data-dependent control flow
     data-dependent-branch: the branch depends on the values of a tensor, {unknown}
 DataDependentOutput
     data-dependent-branch: the result is a truth value of Python that depends on the values of a tensor, {unknown}
 DynamicOutputShape
-    data-dependent-size: the shape of the result is not known before it is computed
+    data-dependent-size: the shape of the result is not known before it is computed, and the operator is not supported
 FakeTensorDeviceMismatch|same device
     devices-and-types: ; move all to one device (x.to(y.device))
 support for cuda|NVIDIA|CUDA enabled|cannot access accelerator

@@ -49,7 +49,7 @@ class Refused:
 PROGRAMS: dict[str, Refused] = {}
 
 X, V, N = torch.linspace(-1, 1, 16).view(4, 4), torch.linspace(-1, 1, 8), torch.tensor(3)
-EAGER, WHERE, NUMBER, OUTSIDE = 'fallback="eager"', "torch.where", "as an argument", "outside of the compiled program"
+EAGER, NUMBER, OUTSIDE = 'fallback="eager"', "as an argument", "outside of the compiled program"
 
 
 def refused(*calls: str, remedy: str, args: tuple[Any, ...] = (X,), **how: Any) -> Callable[[Any], Any]:
@@ -154,59 +154,24 @@ def five(x):
     return a, b, c, d, a.logdet()  # here
 
 
-@refused("x.nonzero()", remedy=WHERE, args=(V,))
-def nonzero(x):
-    return x.nonzero()  # here
-
-
-@refused("x[x > 0]", remedy=WHERE, args=(V,))
-def mask(x):
-    return x[x > 0].sum()  # here
-
-
-@refused("torch.masked_select(x, x > 0)", remedy=WHERE, args=(V,))
-def masked_select(x):
-    return torch.masked_select(x, x > 0)  # here
-
-
-@refused("torch.unique(x)", remedy="torch.compile", args=(V,))
-def unique(x):
-    return torch.unique(x)  # here
-
-
-@refused("torch.where(x > 0)", remedy="mask", args=(V,))
-def where_of_one(x):
-    return torch.where(x > 0)  # here
-
-
-@refused("torch.bincount(x)", remedy="pass the size as a number", args=(torch.tensor([1, 3]),))
-def bincount(x):
-    return torch.bincount(x)  # here
-
-
-@refused("torch.repeat_interleave(x, n, dim=0)", remedy="pass the size as a number", args=(X, torch.arange(4)))
-def repeat(x, n):
-    return torch.repeat_interleave(x, n, dim=0)  # here
-
-
-@refused("n.item()", remedy="pass the size as a number", args=(X, N))
-def size(x, n):
-    return x.new_zeros(n.item())  # here
-
-
-@refused("x[:n.item()]", remedy="pass the size as a number", args=(X, N))
+@refused("x[:n.item()]", remedy="return a copy", args=(X, N))
 def slice_of_item(x, n):
     return x[: n.item()]  # here
 
 
-@refused("int(n)", remedy=NUMBER, args=(X, N))
+@refused("int(n)", remedy="n.item()", args=(X, N))
+def size_as_an_integer(x, n):
+    return x.new_zeros(int(n))  # here
+
+
+@refused("int(n)", remedy="n.item()", args=(X, N))
 def count_of_a_loop(x, n):
     for _ in range(int(n)):  # here
         x = x + 1
     return x
 
 
-@refused("torch.split(x, s.tolist())", remedy="pass the size as a number", args=(X, torch.tensor([1, 3])))
+@refused("torch.split(x, s.tolist())", remedy="return a copy", args=(X, torch.tensor([1, 3])))
 def sizes_of_a_list(x, s):
     return torch.split(x, s.tolist())  # here
 

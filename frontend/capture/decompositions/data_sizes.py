@@ -1,7 +1,8 @@
 """Decompositions of operators whose result has a size that depends on data.
 
 Each decomposition computes the size as a tensor and reads it by `Tensor.item`. The importer turns that into
-`host.bind_size`. All other operators have shapes that are symbols.
+`host.bind_size`. All other operators have shapes that are symbols. A decomposition returns NotImplemented for calls
+whose sizes do not depend on data.
 """
 
 from __future__ import annotations
@@ -11,8 +12,9 @@ from math import prod
 from typing import Any
 
 import torch
+from torch.fx.experimental.symbolic_shapes import statically_known_true
 
-from .ordering import _searchsorted  # noqa: F401
+from ..symbolic_shapes import depends_on_data
 
 Tensor = torch.Tensor
 aten: Any = torch.ops.aten
@@ -30,33 +32,46 @@ def read_size(count: Tensor, most: Any = None) -> Any:
 def true_positions(mask: Tensor) -> Tensor:
     """Returns the positions of the true elements of a flat mask, in order.
 
-    Element i of the result is the position p with i true elements before it. A scatter adds each such p to row i of
-    zeros. Positions that are not selected add 0 to a row nearby.
+    A scatter adds position p to row i of zeros, where i is the number of true elements before p. Positions of false
+    elements add 0 to a row nearby. The additional last row makes every row legal if no element is true.
     """
     total = mask.shape[0]
-    number = mask.cumsum(0)
     size = read_size(mask.sum(), total)
     rows = torch.zeros(size + 1, dtype=torch.int64, device=mask.device)
+    row = (mask.cumsum(0) - 1).clamp(min=0)
     place = torch.where(mask, torch.arange(total, device=mask.device), 0)
-    return rows.index_add(0, (number - 1).clamp(min=0), place).narrow(0, 0, size)
+    return rows.index_add(0, row, place).narrow(0, 0, size)
 
 
-def _columns(mask: Tensor) -> list[Tensor]:
-    """Returns the indices of the true elements of a mask along each dimension. Equal masks share them."""
-    columns = getattr(mask, "_deplodock_columns", None)
-    if columns is None:
-        shape = mask.shape
-        place = true_positions(mask.reshape(-1))
-        columns = [place // prod(shape[d + 1 :]) % n if d else place // prod(shape[1:]) for d, n in enumerate(shape)]
-        mask._deplodock_columns = columns
-    return columns
+def true_indices(mask: Tensor) -> list[Tensor]:
+    """Returns the indices of the true elements of a mask along each dimension. A mask is read once."""
+    indices = getattr(mask, _MEMO, None)
+    if indices is None:
+        place, shape, indices = true_positions(mask.reshape(-1)), mask.shape, list[Tensor]()
+        for d, n in enumerate(shape):
+            inner = prod(shape[d + 1 :])
+            row = place if isinstance(inner, int) and inner == 1 else place // inner
+            indices.append(row % n if d else row)
+        setattr(mask, _MEMO, indices)
+    return indices
+
+
+_MEMO = "_deplodock_true_indices"
+"""Attribute of a traced mask with the result of `true_indices`."""
+
+
+def _as_mask(x: Tensor) -> Tensor:
+    return x if x.dtype == torch.bool else x != 0
+
+
+def _is_mask(index: Tensor | None) -> bool:
+    return index is not None and index.dtype in (torch.bool, torch.uint8)
 
 
 def _nonzero(self: Tensor) -> Tensor:
-    mask = self if self.dtype == torch.bool else self != 0
     if not self.dim():
-        return mask.reshape(1).new_empty((read_size(mask.to(torch.int64), 1), 0), dtype=torch.int64)
-    return torch.stack(_columns(mask), 1)
+        return self.new_zeros((read_size(_as_mask(self).to(torch.int64), 1), 0), dtype=torch.int64)
+    return torch.stack(true_indices(_as_mask(self)), 1)
 
 
 def _masked_select(self: Tensor, mask: Tensor) -> Tensor:
@@ -64,23 +79,131 @@ def _masked_select(self: Tensor, mask: Tensor) -> Tensor:
     return self.expand(shape).reshape(-1).index_select(0, true_positions(mask.expand(shape).reshape(-1)))
 
 
-def _index(self: Tensor, indices: Sequence[Tensor | None]) -> Any:
-    """Indexes with masks as with the indices of their true elements."""
-    if not any(i is not None and i.dtype in (torch.bool, torch.uint8) for i in indices):
-        return NotImplemented
+def _expanded(indices: Sequence[Tensor | None]) -> list[Tensor | None] | None:
+    """Returns indices with each mask replaced by the indices of its true elements, or None without such a mask."""
+    if not any(map(_is_mask, indices)) or any(_is_mask(i) and i is not None and not i.dim() for i in indices):
+        return None
     expanded: list[Tensor | None] = []
     for i in indices:
-        if i is None or i.dtype not in (torch.bool, torch.uint8):
-            expanded.append(i)
-        elif not i.dim():
-            return NotImplemented
-        else:
-            expanded += _columns(i if i.dtype == torch.bool else i != 0)
-    return aten.index.Tensor(self, expanded)
+        expanded += true_indices(_as_mask(i)) if i is not None and _is_mask(i) else [i]
+    return expanded
+
+
+def _index(self: Tensor, indices: Sequence[Tensor | None]) -> Any:
+    expanded = _expanded(indices)
+    return NotImplemented if expanded is None else aten.index.Tensor(self, expanded)
+
+
+def _index_put(self: Tensor, indices: Sequence[Tensor | None], values: Tensor, accumulate: bool = False) -> Any:
+    # A single mask needs no sizes: the torch level selects between old and new elements.
+    expanded = None if len(indices) == 1 and all(isinstance(n, int) for n in self.shape) else _expanded(indices)
+    return NotImplemented if expanded is None else aten.index_put.default(self, expanded, values, accumulate)
+
+
+def _slice(self: Tensor, dim: int = 0, start: Any = None, end: Any = None, step: int = 1) -> Any:
+    """Returns a slice whose bounds depend on data, clamped to the dimension as Python does."""
+    if not any(isinstance(n, torch.SymInt) and depends_on_data(n) for n in (start, end)):
+        return NotImplemented
+    size, start = self.shape[dim], 0 if start is None else start
+    if all(map(statically_known_true, (start >= 0, end is None or start <= end, end is None or end <= size))):
+        return NotImplemented
+
+    def bound(number: Any) -> Tensor:
+        place = torch.full((), number, dtype=torch.int64, device=self.device)
+        return torch.where(place < 0, place + size, place).clamp(min=0, max=size)
+
+    first = bound(start)
+    last = first.new_full((), size) if end is None else bound(end)
+    length = read_size(
+        (last - first).clamp(min=0) if step == 1 else (last - first + (step - 1)).clamp(min=0) // step, size
+    )
+    if isinstance(start, int) and start == 0 and step == 1:
+        return self.narrow(dim, 0, length)
+    return self.index_select(dim, first + torch.arange(length, device=self.device) * step)
+
+
+def _repeat_interleave(repeats: Tensor, *, output_size: Any = None) -> Tensor:
+    """Returns i, `repeats[i]` times, for each i: the number of runs that end at or before each position."""
+    ends = repeats.to(torch.int64).cumsum(0)
+    torch._assert_async((repeats >= 0).all(), "repeat_interleave: a number of repeats is negative")
+    size = read_size(repeats.sum())
+    if output_size is not None:
+        torch._check(size == output_size)
+    begins = torch.zeros(size + 1, dtype=torch.int64, device=repeats.device)
+    runs = begins.index_add(0, ends, torch.ones_like(ends)).cumsum(0).narrow(0, 0, size)
+    return runs.to(repeats.dtype)
+
+
+def _groups(changed: Tensor, order: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+    """Returns the first positions of runs, the number of the run of each element, and the lengths of the runs.
+
+    Args:
+        changed: true for each element that begins a run.
+        order: original position of each element, or None if the elements are in their order.
+    """
+    begins = true_positions(changed)
+    number = changed.cumsum(0) - 1
+    counts = number.new_zeros(begins.shape[0]).index_add(0, number, torch.ones_like(number))
+    inverse = number if order is None else torch.zeros_like(number).scatter(0, order, number)
+    return begins, inverse, counts
+
+
+def _begins(rows: Tensor) -> Tensor:
+    """Returns true for each row that differs from the row before it, and for the first row."""
+    before = rows.roll(1, 0)
+    differs = rows != before if rows.dim() == 1 else (rows != before).any(1)
+    return differs | (torch.arange(rows.shape[0], device=rows.device) == 0)
+
+
+def _unique(
+    self: Tensor, sorted: bool = True, return_inverse: bool = False, return_counts: bool = False
+) -> tuple[Tensor, Tensor, Tensor]:
+    values, order = self.reshape(-1).sort(stable=True)
+    begins, inverse, counts = _groups(_begins(values), order)
+    return values.index_select(0, begins), inverse.reshape(self.shape), counts
+
+
+def _unique_consecutive(
+    self: Tensor, return_inverse: bool = False, return_counts: bool = False, dim: int | None = None
+) -> tuple[Tensor, Tensor, Tensor]:
+    rows = self.reshape(-1) if dim is None else self.movedim(dim, 0).flatten(1)
+    begins, inverse, counts = _groups(_begins(rows), None)
+    if dim is None:
+        return rows.index_select(0, begins), inverse.reshape(self.shape), counts
+    return self.index_select(dim, begins), inverse, counts
+
+
+def _unique_dim(
+    self: Tensor, dim: int, sorted: bool = True, return_inverse: bool = False, return_counts: bool = False
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Sorts the slices along a dimension in lexicographic order, by one stable sort for each element of a slice."""
+    rows = self.movedim(dim, 0).flatten(1)
+    order = torch.arange(rows.shape[0], device=self.device)
+    for column in reversed(rows.unbind(1)):
+        order = order.index_select(0, column.index_select(0, order).argsort(stable=True))
+    begins, inverse, counts = _groups(_begins(rows.index_select(0, order)), order)
+    return self.index_select(dim, order.index_select(0, begins)), inverse, counts
+
+
+def _bincount(self: Tensor, weights: Tensor | None = None, minlength: int = 0) -> Tensor:
+    number = self.to(torch.int64)
+    torch._assert_async((number >= 0).all(), "bincount: a number is negative")
+    largest = torch.cat([number, number.new_full((1,), minlength - 1)]).amax()
+    values = torch.ones_like(number) if weights is None else weights
+    if weights is not None and weights.dtype != torch.float32:
+        values = values.to(torch.float64)
+    return values.new_zeros(read_size(largest + 1)).index_add(0, number, values)
 
 
 DATA_SIZES: dict[str, Callable[..., Any]] = {
     "nonzero.default": _nonzero,
     "masked_select.default": _masked_select,
     "index.Tensor": _index,
+    "index_put.default": _index_put,
+    "slice.Tensor": _slice,
+    "repeat_interleave.Tensor": _repeat_interleave,
+    "_unique2.default": _unique,
+    "unique_consecutive.default": _unique_consecutive,
+    "unique_dim.default": _unique_dim,
+    "bincount.default": _bincount,
 }

@@ -132,20 +132,12 @@ def _view_of_input(node: Node, inputs: Collection[str]) -> ResultMemory | None:
         else:
             view_operators.append((node, target, parents[0], part))
         node, part, view = parents[0], None, _tensor(parents[0])
-    # A view whose place depends on data is a copy in the program.
-    if any(_is_from_data(v) for viewed, *_ in view_operators for v in viewed.all_input_nodes):
-        return None
     with at_node(result):
         steps = [
             Step(target, pytree.tree_map(lambda a, p=parent: _argument(a, p), _all_arguments(viewed, target)), part)
             for viewed, target, parent, part in reversed(view_operators)
         ]
     return ResultMemory(node.name, tuple(steps))
-
-
-def _is_from_data(node: Node) -> bool:
-    number = node.meta.get("val")
-    return isinstance(number, torch.SymInt) and depends_on_data(number)
 
 
 def _geometry(value: torch.Tensor | None) -> str:
@@ -182,8 +174,9 @@ def _argument(value: Any, tensor: Node) -> Any:
     if value is tensor:
         return Operand(0)
     number = value.meta.get("val") if isinstance(value, Node) else value
-    if isinstance(number, torch.Tensor):
-        raise UnsupportedError("a result is a view of an argument at a place that is computed, which is not supported")
+    if isinstance(number, torch.Tensor) or isinstance(number, torch.SymInt) and depends_on_data(number):
+        reason = "a result is a view of an argument at a place that is computed, which is not supported"
+        raise UnsupportedError(reason, remedy="return a copy (x[:n].clone())")
     return number
 
 

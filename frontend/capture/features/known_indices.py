@@ -24,12 +24,13 @@ from ....dialects.payload import AssertOp, is_float
 from ....dialects.shapes.binding import SIZES, Algebra, symbols_of
 from ....dialects.shapes.extents import SymbolAttr
 from ....dialects.support.calls import main_function
-from ....errors import CompileError, ExecutionError
+from ....errors import CompileError, ExecutionError, UnsupportedError
 from ....passes.convert.torch_to_tensor.conversion import decompose_all
 from ....passes.rewriting import erase
 from ..arrays import to_numpy
 from ..captured_program import CapturedProgram
 from ..emitter import Emitter
+from ..source_locations import blame
 from . import Features
 
 aten: Any = torch.ops.aten
@@ -117,14 +118,12 @@ def decomposed(program: ExportedProgram, features: Features) -> None:
 def index_by_tensors(graph: Graph) -> None:
     """Replaces each read or write of a slice at a number from a tensor by an index with that tensor.
 
-    Other uses of the number remain, and the import refuses them.
+    Other uses of the number remain. Raises UnsupportedError for an index of type uint8.
     """
     for number in graph.find_nodes(op="call_function", target=NUMBER_OF):
         if not isinstance(number.meta["val"], torch.SymInt):
             continue
-        if number.args[0].meta["val"].dtype == torch.uint8:
-            # PyTorch indexes with a uint8 tensor as with a mask, but the exporter reads it as a number.
-            continue
+        is_byte = number.args[0].meta["val"].dtype == torch.uint8
         for user in list(number.users):
             if user.target is aten.select.int and user.args[2] is number:
                 x, dim, values = user.args[0], user.args[1], ()
@@ -132,6 +131,10 @@ def index_by_tensors(graph: Graph) -> None:
                 x, dim, values = user.args[0], user.args[2], (user.args[1],)
             else:
                 continue
+            if is_byte:
+                # PyTorch indexes with a uint8 tensor as with a mask, but the exporter reads it as a number.
+                reason = "an index of type uint8, which is a mask to PyTorch and depends on data, is not supported"
+                raise blame(UnsupportedError(reason, remedy="convert it (t.long(), or t.bool() for a mask)"), user)
             place = Emitter(graph).inline(user, _without_dimensions, number.args[0])
             user.target = aten.index_put.default if values else aten.index.Tensor
             user.args = (x, [*[None] * (dim % x.meta["val"].dim()), place], *values)

@@ -299,7 +299,7 @@ def index_put(
             "indices", "expected one mask as the only index, because the number of selected elements depends on data"
         )
     values = b.cast(values, element_type(x.type))
-    shape, rank, value_shape = shape_of(x.type), len(shape_of(masks[0].type)), list(shape_of(values.type))
+    shape, rank, value_shape = extents_of(x.type), len(extents_of(masks[0].type)), list(extents_of(values.type))
     trailing = list(shape[rank:])
     mask = b.place(masks[0], range(rank), shape)
     if len(value_shape) <= len(trailing) or value_shape[-1 - len(trailing)] == 1:

@@ -82,16 +82,6 @@ def test_covariances_that_pytorch_refuses() -> None:
         deplodock.compile(torch.corrcoef, (X.reshape(1, 5, 20),), executor="reference")
 
 
-def test_what_depends_on_data_is_refused() -> None:
-    for function, call in (
-        (lambda x: torch.bincount(x.long().abs().reshape(-1)), r"torch\.bincount\(.*\)"),
-        (lambda x: x[x > 0], r"x\[x > 0\]"),
-        (lambda x: torch.masked_select(x, x > 0), r"torch\.masked_select\(x, x > 0\)"),
-    ):
-        with pytest.raises(CompileError, match=rf"test_known_sizes\.py:\d+: {call}: .* depends on data"):
-            deplodock.compile(function, (X,), executor="reference")
-
-
 @pytest.mark.parametrize("mask", [lambda x: (x > 0).roll(1, 0), lambda x: ((x > 0).flip(0) & (x < 1)).repeat(2)])
 def test_masks_of_a_transform(mask: Callable[[Tensor], Tensor]) -> None:
     """Inside of `vmap` tensors have no type of their own and no contents during tracing."""
