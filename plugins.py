@@ -8,6 +8,7 @@
 | `deplodock.insertions` | a string: passes with a position in the default pipeline: `my-pass:after=tile-select-mma` |
 | `deplodock.operators` | a string: schemas of operators of `torch.library`, one a line |
 | `deplodock.decompositions` | a module that enters decompositions with `@decomposes` |
+| `deplodock.package_operators` | by a namespace of operators: a dict of overload -> decomposition by tensor functions |
 | `deplodock.interpreters` | a class of `InterpreterFunctions`, made from a scalar domain and the sizes of the program |
 | `deplodock.lowerings` | by the name of an operation: a function that lowers it to the kernel level |
 | `deplodock.printers` | by the name of an operation: a function that prints it as C++ |

@@ -35,7 +35,7 @@ from ..errors import CompileError, DeplodockError, ShapeError, UnsupportedError,
 from .api import CompiledFunction, Options, compile
 from .capture.addressed_views import AddressedViews
 from .capture.decompositions.backward import above_autograd
-from .capture.decompositions.table import decomposition_table
+from .capture.decompositions.table import decomposition_table, of_packages
 from .capture.eager_fallback import has_effects
 from .capture.features import FEATURES
 from .capture.graph_capture import capture_graph
@@ -185,9 +185,8 @@ def compile_with_gradients(graph: nn.Module, examples: Sequence[Any], options: M
 
         return make_boxed_func(run)
 
-    backend = aot_autograd(
-        fw_compiler=compiler, bw_compiler=compiler, partition_fn=_partition, decompositions=dict(decomposition_table())
-    )
+    table = {**decomposition_table(), **of_packages(graph)}
+    backend = aot_autograd(fw_compiler=compiler, bw_compiler=compiler, partition_fn=_partition, decompositions=table)
     known_sizes = stand_ins([f for f in FEATURES if f.name == "known_sizes"])
     with sdpa_kernel(SDPBackend.MATH), known_sizes, above_autograd(), AddressedViews():
         return backend(graph, examples)  # pyright: ignore[reportArgumentType]

@@ -400,7 +400,7 @@ class Algebra:
     """Conversion between extents of one program and polynomials."""
 
     promises: list[DerivedAttr] = field(default_factory=list[DerivedAttr])
-    """Derived sizes that operators rely on and that the host must check at every call."""
+    """Derived sizes that operators add: the host computes them, and checks their ranges, at every call."""
     _meaning: dict[SymbolAttr, Polynomial] = field(default_factory=dict[SymbolAttr, Polynomial], init=False)
     _names: dict[Polynomial, SymbolAttr] = field(default_factory=dict[Polynomial, SymbolAttr], init=False)
     _remainders: set[tuple[Polynomial, ...]] = field(default_factory=set[tuple[Polynomial, ...]], init=False)
@@ -452,6 +452,25 @@ class Algebra:
         number = next(n for n in range(len(used_names) + 1) if f"{name}_from_index{n}" not in used_names)
         size = SymbolAttr.get(f"{name}_from_index{number}", 1, max(most(extent), 1))
         self.promises.append(DerivedAttr.get(size, AffineMap(0, len(operands), (remaining,)), operands))
+
+    def quotient(self, extent: SymbolAttr, offset: int, divisor: int, name: str) -> SymbolAttr:
+        """Returns the size `(extent + offset) // divisor`, which becomes a derived size of the program.
+
+        Args:
+            extent: a size.
+            offset: a number that is not negative.
+            divisor: a positive number.
+            name: name of the new size; a number is added if there is another size of that name.
+        """
+        map = AffineMap(0, 1, ((AffineExpr.symbol(0) + offset) // divisor,))
+        value = _evaluated(map.results[0], [self.of(extent)])
+        if (size := self._names.get(value)) is None:
+            used = {s.hint for s in self._names.values()}
+            name = next(n for n in (name, *(f"{name}{i}" for i in range(len(used)))) if n not in used)
+            size = SymbolAttr.get(name, (extent.minimum + offset) // divisor, (extent.maximum + offset) // divisor)
+            self.promises.append(DerivedAttr.get(size, map, [extent]))
+            self._meaning[size], self._names[value] = value, size
+        return size
 
     def of(self, extent: Extent) -> Polynomial:
         """Returns an extent as a polynomial of symbols that are not derived."""

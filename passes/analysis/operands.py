@@ -15,7 +15,7 @@ from xdsl.dialects import arith, math
 from xdsl.dialects.builtin import Float32Type, IndexType, bf16, f32
 from xdsl.dialects.func import FuncOp
 from xdsl.ir import Attribute, Block, Operation, Region, SSAValue
-from xdsl.ir.affine import AffineDimExpr, AffineExpr, AffineMap
+from xdsl.ir.affine import AffineDimExpr, AffineExpr, AffineMap, AffineSymExpr
 from xdsl.rewriter import Rewriter
 
 from ...dialects import loop, payload
@@ -177,14 +177,53 @@ def packable_loads(nest: loop.NestOp, index: SSAValue) -> list[loop.LoadOp] | st
         load = loaded_factor(contraction.lhs if index in contraction.only_lhs else contraction.rhs)
         if load is None or index not in access_indices(load):
             return "an operand along this index is computed"
-        if load.symbols or not (load.fill is None or isinstance(load.fill.owner, ConstantOp)):
+        inside = frozenset[SSAValue]((index, *op.body.block.args))
+        fixed = all(inside.isdisjoint(dependence.of(s)) for s in load.symbols)
+        constant_fill = load.fill is None or isinstance(load.fill.owner, ConstantOp)
+        if not constant_fill or not fixed or gathered_extents(load) is None:
             return "an operand along this index is gathered"
         loads[load] = None
     return list(loads) or "no contraction has columns along this index"
 
 
+def gathered_extents(load: loop.LoadOp) -> list[Extent] | None:
+    """Returns, for each symbol of a load, the extent of the dimension of the source that it selects.
+
+    Returns None if a symbol is not a coordinate by itself, or if a condition of the load combines it with an index.
+    """
+    extents = dict[AffineExpr, Extent]()
+    for expr, extent in zip(load.map.data.results, extents_of(load.source.type), strict=True):
+        if isinstance(expr, AffineSymExpr) and expr not in extents:
+            extents[expr] = extent
+        elif _has_symbols(expr):
+            return None
+    if any(_has_symbols(expr) and not isinstance(expr, AffineSymExpr) for expr, _ in _conditions(load)):
+        return None
+    symbols = [AffineExpr.symbol(i) for i in range(len(load.symbols))]
+    return [extents[s] for s in symbols] if all(s in extents for s in symbols) else None
+
+
+def _has_symbols(expr: AffineExpr) -> bool:
+    return any(isinstance(e, AffineSymExpr) for e in expr.dfs())
+
+
+def _conditions(load: loop.LoadOp) -> list[tuple[AffineExpr, tuple[int, Extent]]]:
+    return [] if load.domain is None else list(zip(load.domain.affine.results, load.domain.limits, strict=True))
+
+
+def symbol_conditions(load: loop.LoadOp, dims: int) -> DomainAttr | None:
+    """Returns the conditions of a load on its symbols, as a domain of `dims` dimensions, or None if there are none."""
+    conditions = [c for c in _conditions(load) if _has_symbols(c[0])]
+    map = AffineMap(dims, len(load.symbols), tuple(expr for expr, _ in conditions))
+    return DomainAttr.get(map, [limits for _, limits in conditions]) if conditions else None
+
+
 def copying_nest(
-    load: loop.LoadOp, at: Mapping[SSAValue, AffineExpr], sizes: Sequence[Extent], source: SSAValue | None = None
+    load: loop.LoadOp,
+    at: Mapping[SSAValue, AffineExpr],
+    sizes: Sequence[Extent],
+    source: SSAValue | None = None,
+    symbols: Sequence[AffineExpr] = (),
 ) -> loop.NestOp:
     """Returns a nest that copies the elements that a load reads. It is not inserted.
 
@@ -193,15 +232,21 @@ def copying_nest(
         at: index of the load -> expression of the indices of the new nest; missing ones are 0.
         sizes: extents of the new nest.
         source: tensor that is read in place of the source of the load, or None.
+        symbols: expression of the indices of the new nest for each symbol of the load. Conditions on symbols are not
+            checked by the copy, which has the elements of all their values (`gathered_extents`).
     """
     block = Block(arg_types=[IndexType()] * len(sizes))
     dims = [at.get(i, AffineExpr.constant(0)) for i in load.indices]
 
     def moved(map: AffineMap) -> AffineMap:
-        return map.replace_dims_and_symbols(dims, [], len(sizes), 0)
+        return map.replace_dims_and_symbols(dims, symbols, len(sizes), 0)
 
-    fill = [load.fill.owner.clone()] if load.fill is not None and isinstance(load.fill.owner, ConstantOp) else []
-    domain = load.domain and DomainAttr.get(moved(load.domain.affine), load.domain.limits)
+    conditions = [c for c in _conditions(load) if not _has_symbols(c[0])]
+    domain, fill = None, list[ConstantOp]()
+    if conditions and load.fill is not None and isinstance(load.fill.owner, ConstantOp):
+        inner = AffineMap(len(dims), len(load.symbols), tuple(expr for expr, _ in conditions))
+        domain = DomainAttr.get(moved(inner), [limits for _, limits in conditions])
+        fill = [load.fill.owner.clone()]
     values = [r for op in fill for r in op.results]
     new = loop.LoadOp(
         source or load.source, moved(load.map.data), block.args, (), domain, values[0] if values else None
@@ -254,9 +299,11 @@ def copies(nest: loop.NestOp, index: SSAValue) -> list[loop.NestOp]:
         if is_constant(load.source):
             continue
         order = [*(i for i in extents if i in access_indices(load) and i is not index), index]
-        at = {i: AffineExpr.dimension(n) for n, i in enumerate(order)}
+        gathered = gathered_extents(load) or []
+        symbols = [AffineExpr.dimension(n) for n in range(len(gathered))]
+        at = {i: AffineExpr.dimension(n) for n, i in enumerate(order, len(gathered))}
         source = Block(arg_types=[load.source.type]).args[0]
-        nests.append(copying_nest(load, at, [extents[i] for i in order], source))
+        nests.append(copying_nest(load, at, [*gathered, *(extents[i] for i in order)], source, symbols))
     return nests
 
 

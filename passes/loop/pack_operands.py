@@ -5,7 +5,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
 
 from xdsl.dialects.builtin import AffineMapAttr, IndexType
 from xdsl.ir import SSAValue
@@ -17,7 +16,7 @@ from ...dialects.shapes.extents import extents_attr
 from ...dialects.support.locations import refused
 from ...dialects.tile.schedule import ScheduleAttr
 from ..analysis.nest_schedule import extents_of_nest, schedule_of
-from ..analysis.operands import copying_nest, packable_loads
+from ..analysis.operands import copying_nest, gathered_extents, packable_loads, symbol_conditions
 from ..pass_manager import NestPass
 from ..rewriting import insert_before, replace
 from .dimensions import split_dimensions
@@ -45,9 +44,10 @@ class PackOperandsPass(NestPass):
     of its own. The dimensions of the copy are, from the outermost to the innermost:
 
     1. the tiles of i, if the tile extent divides the extent of i;
-    2. indices of which a tile has one value;
-    3. the other indices, such as the index of the sum;
-    4. i, or its position inside a tile.
+    2. dimensions of the source that are read at a gathered position;
+    3. indices of which a tile has one value;
+    4. the other indices, such as the index of the sum;
+    5. i, or its position inside a tile.
 
     **Rationale**: blocks then load the rows of a tile as whole vectors. In a 3 x 3 convolution, weights that one vector
     needs are nine elements apart in memory, and every block would gather them again. The last index of a nest becomes
@@ -86,25 +86,32 @@ def _copy(nest: loop.NestOp, load: loop.LoadOp, index: SSAValue, tile: int | Non
 
     With `tile`, the outermost dimension of the copy is the tile of `index`, and the innermost the position inside
     it."""
-    extents = extents_of_nest(nest)
+    extents, gathered = extents_of_nest(nest), gathered_extents(load) or []
     data = schedule_of(nest).data
     tiles = dict(zip(extents, (*data.block, *data.chunk), strict=True))
     others = [i for i in extents if i in access_indices(load) and i is not index]
     others.sort(key=lambda i: tiles[i] > 1)
-    sizes, last, whole = [extents[i] for i in others], len(others), extents[index]
-    position = AffineExpr.dimension(last)
-    read_at: Sequence[AffineExpr] = [*map(AffineExpr.dimension, range(last)), position]
+    sizes, last, whole = [*gathered, *(extents[i] for i in others)], len(gathered) + len(others), extents[index]
+    read_at: list[AffineExpr] = [
+        *map(AffineExpr.symbol, range(len(gathered))),
+        *map(AffineExpr.dimension, range(len(others) + 1)),
+    ]
+    position = read_at[-1]
     if tile is not None and isinstance(whole, int):
         outer, inner = AffineExpr.dimension(0), AffineExpr.dimension(last + 1)
         written_from = [*(AffineExpr.dimension(n + 1) for n in range(last)), outer * tile + inner]
         read_at = [position // tile, *read_at[:-1], position % tile]
         sizes = [whole // tile, *sizes, tile]
     else:
-        written_from, sizes = list(read_at), [*sizes, whole]
-    copy = copying_nest(load, dict(zip((*others, index), written_from, strict=True)), sizes)
+        written_from, sizes = [AffineExpr.dimension(n) for n in range(last + 1)], [*sizes, whole]
+    at = dict(zip((*others, index), written_from[len(gathered) :], strict=True))
+    copy = copying_nest(load, at, sizes, symbols=written_from[: len(gathered)])
     copy.res[0].name_hint = f"{load.source.name_hint or 'factor'}_packed"
     insert_before(nest, copy)
-    replace(load, loop.LoadOp(copy.res[0], AffineMap(last + 1, 0, tuple(read_at)), [*others, index]))
+    indices, access = [*others, index], AffineMap(len(others) + 1, len(gathered), tuple(read_at))
+    domain = symbol_conditions(load, len(indices))
+    fill = None if domain is None else load.fill
+    replace(load, loop.LoadOp(copy.res[0], access, indices, load.symbols, domain, fill))
 
 
 def _make_last(nest: loop.NestOp, position: int) -> None:

@@ -11,9 +11,9 @@ Tensor = torch.Tensor
 T = TypeVar("T")
 
 
-def operator_named(name: str) -> Any:
+def operator_named(name: str, namespace: str = "aten") -> Any:
     """Returns the overload `relu.default`, or the operator `relu` with all its overloads, or None if unknown."""
-    operator: Any = torch.ops.aten
+    operator: Any = getattr(torch.ops, namespace)
     for part in name.split("."):
         operator = getattr(operator, part, None)
     return operator
@@ -24,9 +24,10 @@ def operators_named(names: Iterable[str]) -> tuple[Any, ...]:
     return tuple(operator for name in names if (operator := operator_named(name)) is not None)
 
 
-def by_operator(table: Mapping[str, T]) -> dict[Any, T]:
+def by_operator(table: Mapping[str, T], namespace: str = "aten") -> dict[Any, T]:
     """Returns a table keyed by operator, from a table keyed by name."""
-    return {operator: value for name, value in table.items() if (operator := operator_named(name)) is not None}
+    operators = {operator_named(name, namespace): value for name, value in table.items()}
+    return {operator: value for operator, value in operators.items() if operator is not None}
 
 
 def wide(x: Tensor) -> Tensor:

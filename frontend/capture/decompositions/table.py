@@ -12,11 +12,13 @@ from torch._decomp import _core_aten_decompositions_post_autograd, get_decomposi
 from torch._export.utils import _collect_all_valid_cia_ops_for_aten_namespace, _special_op_to_preserve_cia
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 from torch.export import ExportedProgram, exported_program
+from torch.fx import GraphModule
 from torch.utils import _pytree as pytree
 
+from ....plugins import plugins
 from ..addressed_views import addressed_views
 from ..importer import is_ours
-from . import DECOMPOSITIONS
+from . import DECOMPOSITIONS, fake_results  # noqa: F401 (its rules register themselves)
 from .families import lists, primitives
 from .operators import by_operator, operators_named
 
@@ -103,6 +105,38 @@ def tables(
     return {t: table.get(t, _special_op_to_preserve_cia) for t in composite}, table
 
 
+PACKAGE_OPERATORS = "deplodock.package_operators"
+"""Group of entry points for operators of Python packages. The name of an entry is the namespace of the operators, the
+value a dict: overload (`nms.default`) -> decomposition."""
+
+
+@cache
+def package_decompositions(namespace: str) -> Mapping[Any, Decomposition]:
+    """Returns the decomposition by operator that plugins declare for the operators of a namespace, such as
+    `torchvision`.
+
+    Raises PluginError if a plugin cannot be loaded.
+    """
+    load = plugins(PACKAGE_OPERATORS, (), "set of package operators").get(namespace)
+    return {} if load is None else {t: _on_device(f) for t, f in by_operator(load(), namespace).items()}
+
+
+def of_packages(module: torch.nn.Module) -> dict[Any, Decomposition]:
+    """Returns the decompositions of the operators of Python packages in the graphs of a module. Imports only their
+    plugins."""
+    graphs = [m.graph for m in module.modules() if isinstance(m, GraphModule)]
+    targets = (n.target for graph in graphs for n in graph.nodes)
+    spaces = {namespace for t in targets if (namespace := _namespace(t)) is not None} - {"aten", "prims"}
+    return {t: function for space in sorted(spaces) for t, function in package_decompositions(space).items()}
+
+
+def _namespace(target: Any) -> str | None:
+    """Returns the namespace of an operator, or of an operator with all its overloads; None for another function."""
+    if isinstance(target, torch._ops.OpOverloadPacket):
+        return target._qualified_op_name.partition("::")[0]
+    return target.namespace if isinstance(target, torch._ops.OpOverload) else None
+
+
 def decomposed(
     program: ExportedProgram,
     also: Collection[Any],
@@ -126,11 +160,12 @@ def decomposed(
     read = (user.args[1] for n in program.graph.nodes if n.target in _BAGS for user in n.users if user.users)
     if any(read):
         others = {target: decomposition for target, decomposition in others.items() if target not in _BAGS}
+    others = {**others, **of_packages(program.graph_module)}
     with unset_fake_temporarily(), addressed_views(program.graph_module):
         return exported_program._decompose_exported_program(
             program,
             cia_to_decomp=dict(composite),
-            python_decomp_table=dict(others),
+            python_decomp_table=others,
             joint_loss_index=None,
             decompose_custom_triton_ops=False,
         )

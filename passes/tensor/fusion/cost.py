@@ -348,7 +348,8 @@ def contraction(node: Reduce, enclosing: int) -> Contraction | None:
     if not others:
         return None
     right = either(f.free for f in others)
-    narrow, gathered = any(map(_stored_narrow, operands)), any(map(_is_gathered, operands))
+    batch = lhs.free & right & ~bound
+    narrow, gathered = any(map(_stored_narrow, operands)), any(_is_gathered(f, batch) for f in operands)
     return Contraction(node, enclosing, lhs.free & ~bound, right & ~bound, narrow, gathered)
 
 
@@ -362,11 +363,14 @@ def product_nodes(node: Reduce) -> set[Node]:
     return {n for n, of in products if of and (n.free == node.body.free or any(not f.free & node.bound for f in of))}
 
 
-def _is_gathered(node: Node) -> bool:
-    """Returns true if an operand is computed from a load with data-dependent coordinates, as in a gather."""
+def _is_gathered(node: Node, batch: int) -> bool:
+    """Returns true if an operand is computed from a load with data-dependent coordinates, as in a gather.
+
+    Coordinates that depend on variables in the bit mask `batch` alone do not count: they are equal for a whole tile."""
     nodes = reached(node, lambda n: n.children if isinstance(n, Payload) else ())
-    loads = (n for n in nodes if isinstance(n, Load))
-    return any(atom[0] == SYM for n in loads for form in n.coordinates for atom in form.atoms())
+    loads = [n for n in nodes if isinstance(n, Load)]
+    gathers = (n for n in loads if any(child.free & ~batch for child in n.children))
+    return any(atom[0] == SYM for n in gathers for form in n.coordinates for atom in form.atoms())
 
 
 def _stored_narrow(node: Node) -> bool:

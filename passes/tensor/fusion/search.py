@@ -16,16 +16,18 @@ from __future__ import annotations
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from functools import cache
-from math import inf
+from math import inf, prod
 
 from xdsl.context import Context
 from xdsl.dialects.func import FuncOp
-from xdsl.ir import SSAValue
+from xdsl.ir import Operation, SSAValue
 
 from ....dialects.kernel import aligned
-from ....dialects.payload import tensor_bytes
+from ....dialects.payload import CastOp, tensor_bytes
 from ....dialects.shapes.affine import DIM, Form
+from ....dialects.shapes.extents import extents_of, most
 from ....dialects.support.calls import Call
+from ....dialects.tensor import GatherOp, IndexMapOp, PrefixScanOp, ReduceOp
 from ....target.model import Target
 from ...analysis.host_memory import result_bytes
 from .contractions import computed_operands, contracts_flat, contracts_once, planned_seconds, read_bytes
@@ -75,6 +77,8 @@ class Search:
     """Structural key of a kernel -> seconds by the cost model of fusion, and number of values."""
     legal: dict[bytes, bool] = field(default_factory=dict[bytes, bool])
     """Structural key of a kernel -> True if it computes no contraction several times."""
+    tiled: dict[bytes, bool] = field(default_factory=dict[bytes, bool])
+    """Structural key of a kernel -> True if it has a contraction with rows and columns."""
     planned: dict[bytes, float] = field(default_factory=dict[bytes, float])
     """Structural key of a kernel -> seconds by the planning model."""
     faster: dict[tuple[bool | bytes, ...], bool] = field(default_factory=dict[tuple[bool | bytes, ...], bool])
@@ -96,6 +100,8 @@ class Search:
 
     def __post_init__(self) -> None:
         self.cost, self.computes_contractions_once = cache(self._cost), cache(self._computes_contractions_once)
+        self.has_tiles = cache(self._has_tiles)
+        self.gathers = any(isinstance(op, GatherOp) for op in self.function.body.block.ops)
         self.number = {value: i for i, value in enumerate(self.values)}
         self.fixed = {self.number[value] for value in self.required if value in self.number}
         self.card = self.target.fusion or self.target
@@ -226,12 +232,59 @@ class Search:
     def _legal(self, value: int) -> bool:
         """Returns true if `value` may be fused into its users.
 
-        That must not repeat a contraction. And all kernels together may compute at most `MAX_KERNEL_VALUES` more values
-        than in the unfused program: otherwise each step of an unrolled recurrence would compute all steps
-        before it."""
-        return self._added_values(value) <= self.budget and all(
-            self.computes_contractions_once(*key) for key in self._users_after_fusing(value)
+        That must not repeat a contraction, nor take its tiles apart (`_keeps_tiles`). And all kernels together may
+        compute at most `MAX_KERNEL_VALUES` more values than in the unfused program: otherwise each step of an unrolled
+        recurrence would compute all steps before it."""
+        return (
+            self._added_values(value) <= self.budget
+            and all(self.computes_contractions_once(*key) for key in self._users_after_fusing(value))
+            and (not self.gathers or self._keeps_tiles(value))
         )
+
+    def _keeps_tiles(self, value: int) -> bool:
+        """Returns false if fusing `value` would turn a contraction into as many products of a vector and a matrix.
+
+        That happens if a gather reads most rows of a batched matmul by their positions in all batches: each row then
+        loads the matrix of its batch."""
+        operands = self._operands(value)
+        if not self.has_tiles(value, self.inlined[value] | operands):
+            return True
+        half = _elements(self.values[value]) / 2
+        return all(
+            _elements(self.values[r]) < half or self.has_tiles(r, inlined | operands)
+            for r, inlined in self._users_after_fusing(value)
+        )
+
+    def _operands(self, value: int) -> int:
+        """Returns the candidates from which the terms of a sum are computed, up to the nearest other sums.
+
+        Returns 0 for a value that is no conversion or view of a sum."""
+        op = self.values[value].owner
+        while isinstance(op, IndexMapOp | CastOp):
+            op = op.operands[0].owner
+        operands, todo = 0, [op.source] if isinstance(op, ReduceOp) else []
+        while todo:
+            operand = todo.pop()
+            if isinstance(operand.owner, Operation) and not isinstance(operand.owner, Call | ReduceOp | PrefixScanOp):
+                number = self.number.get(operand)
+                if number is not None and operands >> number & 1:
+                    continue
+                operands |= 0 if number is None or number in self.fixed else 1 << number
+                todo += operand.owner.operands
+        return operands
+
+    def _has_tiles(self, root: int, inlined: int) -> bool:
+        """Returns true if the kernel (`root`, `inlined`) has a contraction with rows and columns."""
+        if self.structure.is_elementwise(root, inlined):
+            return False
+        key = self.structure.key(root, inlined)
+        if key not in self.tiled:
+            try:
+                contractions = self.kernel(root, inlined).contractions
+            except TooLarge:
+                contractions = []
+            self.tiled[key] = any(c.lhs & ~c.rhs and c.rhs & ~c.lhs for c in contractions)
+        return self.tiled[key]
 
     def _added_values(self, value: int) -> int:
         """Returns how many more values all kernels together compute if `value` is fused into its users."""
@@ -385,6 +438,10 @@ def _transposed(edges: Mapping[int, set[int]]) -> dict[int, set[int]]:
         for target in targets:
             sources[target].add(source)
     return sources
+
+
+def _elements(value: SSAValue) -> int:
+    return prod(map(most, extents_of(value.type)))
 
 
 def _bytes(value: SSAValue) -> int:

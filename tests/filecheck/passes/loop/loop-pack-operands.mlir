@@ -68,3 +68,47 @@ func.func @main(%x: tensor<20x70xf32>, %w: tensor<70x40xf32>) -> tensor<20x40xf3
   }
   func.return %y : tensor<20x40xf32>
 }
+
+// -----
+
+// The weights of a gathered expert: the copy has all experts, and the expert is a coordinate of the copy.
+
+// CHECK-LABEL: func.func @main
+// CHECK:         [[P:%w_packed]] = loop.nest (%[[A:.*]], %[[E:.*]], %[[K:.*]], %[[D:.*]]) in [2, 5, 16, 32] -> tensor<2x5x16x32xf32> {
+// CHECK-NEXT:      loop.load %w[%[[E]], %[[A]] * 32 + %[[D]], %[[K]]]
+// CHECK:             [[S:%.*]] = payload.cast %{{.*}} : i32 -> index
+// CHECK:             loop.load [[P]][%jo, symbol([[S]]), %k, %ji] where 0 <= symbol([[S]]) < 5 else
+func.func @main(%x: tensor<3x8x16xf32>, %w: tensor<5x64x16xf32>, %of: tensor<3xi32>) -> tensor<3x8x64xf32> {
+  %y = loop.nest (%t, %r, %j) in [3, 8, 64] -> tensor<3x8x64xf32> attributes {schedule = #tile.schedule<block = [1, 8, 32], pack = [2], chunk = [16], warps = 1, lanes = 1>} {
+    %zero = payload.constant 0.0 : f32
+    %o = loop.load %of[%t] : tensor<3xi32>
+    %e = payload.cast %o : i32 -> index
+    %s = loop.reduce add (%k) in [16] -> f32 {
+      %a = loop.load %x[%t, %r, %k] : tensor<3x8x16xf32>
+      %b = loop.load %w[symbol(%e), %j, %k] where 0 <= symbol(%e) < 5 else %zero : tensor<5x64x16xf32>
+      %p = arith.mulf %a, %b : f32
+      loop.yield %p : f32
+    }
+    loop.yield %s : f32
+  }
+  func.return %y : tensor<3x8x64xf32>
+}
+
+// -----
+
+func.func @main(%x: tensor<8x16xf32>, %w: tensor<90x16xf32>, %of: tensor<64xi32>) -> tensor<8x64xf32> {
+  // expected-error@below {{an operand along this index is gathered}}
+  %y = loop.nest (%r, %j) in [8, 64] -> tensor<8x64xf32> attributes {schedule = #tile.schedule<block = [8, 32], pack = [1], chunk = [16], warps = 1, lanes = 1>} {
+    %zero = payload.constant 0.0 : f32
+    %o = loop.load %of[%j] : tensor<64xi32>
+    %e = payload.cast %o : i32 -> index
+    %s = loop.reduce add (%k) in [16] -> f32 {
+      %a = loop.load %x[%r, %k] : tensor<8x16xf32>
+      %b = loop.load %w[symbol(%e) + %j * 0, %k] where 0 <= symbol(%e) < 90 else %zero : tensor<90x16xf32>
+      %p = arith.mulf %a, %b : f32
+      loop.yield %p : f32
+    }
+    loop.yield %s : f32
+  }
+  func.return %y : tensor<8x64xf32>
+}
