@@ -20,6 +20,8 @@ from . import terminal
 from .modes import FILE, Params, Source, refuse_ignored
 
 if TYPE_CHECKING:
+    from xdsl.dialects.builtin import ModuleOp
+
     from ..backend.interpreter.domains import Array
     from ..frontend.compilation import Compilation
     from ..frontend.executors import Executor
@@ -33,6 +35,7 @@ class IrSource(Source):
     """A program that is written as IR."""
 
     metavar = "PROGRAM.mlir"
+    mode = "a program of IR"
     about = {"run": "A PROGRAM.mlir, which is IR at any level, is compared with an interpreter of that level."}
     modes = {
         "compile": {"a program of IR": FILE | {"target", "pipeline", "ir", "helpers", "output", *IR_OPTIONS}},
@@ -43,13 +46,29 @@ class IrSource(Source):
     def matches(self, file: str) -> bool:
         return Path(file).suffix == ".mlir"
 
+    def read(self, file: str) -> ModuleOp:
+        """Returns the module in a file."""
+        from ..frontend.modules import read_program
+
+        return read_program(Path(file))
+
+    def outcome(self, compilation: Compilation, executor: Executor, params: Params) -> dict[str, Any]:
+        """Runs a program and compares its results. Returns data for `reports.outcome_text`.
+
+        Args:
+            compilation: the program.
+            executor: its executor.
+            params: parameters of the command.
+        """
+        return interpreted_outcome(compilation, executor, params.seed)
+
     def compile(self, context: click.Context, params: Params) -> None:
         """Prints one level of the program."""
         from . import reports
 
-        refuse_ignored(context, "a program of IR")
+        refuse_ignored(context, self.mode)
         with terminal.progress(), steps("compiling"):
-            compilation = _compilation(context, params, "auto")
+            compilation = self._compilation(context, params, "auto")
             if params.as_json:
                 level = {"target": compilation.target, "level": params.ir, "text": compilation.text(params.ir, True)}
                 text, kind = json.dumps(level, indent=1) + "\n", ""
@@ -58,30 +77,29 @@ class IrSource(Source):
         terminal.write_out(text, kind, params.output)
 
     def run(self, context: click.Context, params: Params) -> None:
-        """Runs the program and compares its results with the interpreter's.
+        """Runs the program and compares its results.
 
         Raises:
             SystemExit: with the code 1 if a result is wrong.
         """
         from . import reports
 
-        refuse_ignored(context, "a program of IR")
+        refuse_ignored(context, self.mode)
         with terminal.progress(), steps("running"):
-            compilation = _compilation(context, params, params.executor)
-            outcome = _outcome(compilation, _executor(params.executor, compilation), params.seed)
+            compilation = self._compilation(context, params, params.executor)
+            outcome = self.outcome(compilation, _executor(params.executor, compilation), params)
         reports.print_outcomes({"": outcome}, params.as_json)
 
+    def _compilation(self, context: click.Context, params: Params, executor: str) -> Compilation:
+        """Returns the compilation of the file, for the target of the options or else of its text."""
+        from ..frontend.executors import AUTO
+        from ..frontend.modules import compilation_of, program_target
 
-def _compilation(context: click.Context, params: Params, executor: str) -> Compilation:
-    """Returns the compilation of the file, for the target of the options or else of its text."""
-    from ..frontend.executors import AUTO
-    from ..frontend.modules import compilation_of, program_target, read_program
-
-    program = read_program(Path(str(params.file)))
-    default = context.get_parameter_source("target") == ParameterSource.DEFAULT
-    target = params.target if not default else program_target(program, AUTO, executor)
-    options = {name: getattr(params, name) for name in IR_OPTIONS}
-    return compilation_of(program, target, pipeline_given=params.pipeline, **options)
+        program = self.read(str(params.file))
+        default = context.get_parameter_source("target") == ParameterSource.DEFAULT
+        target = params.target if not default else program_target(program, AUTO, executor)
+        options = {name: getattr(params, name) for name in IR_OPTIONS}
+        return compilation_of(program, target, pipeline_given=params.pipeline, **options)
 
 
 def _executor(name: str, compilation: Compilation) -> Executor:
@@ -94,8 +112,14 @@ def _executor(name: str, compilation: Compilation) -> Executor:
     return make_executor(name, compilation)
 
 
-def _outcome(compilation: Compilation, executor: Executor, seed: int) -> dict[str, Any]:
-    """Runs a program and compares its results with the interpreter's. Returns data for `reports.outcome_text`."""
+def interpreted_outcome(compilation: Compilation, executor: Executor, seed: int) -> dict[str, Any]:
+    """Runs a program and compares its results with the interpreter's. Returns data for `reports.outcome_text`.
+
+    Args:
+        compilation: the program.
+        executor: its executor.
+        seed: seed of the arguments.
+    """
     from ..backend.check_each import input_types, interpret, make_inputs, operand_roundoff, reduction_length
     from ..backend.host.launch_plan import make_plan
     from ..dialects.shapes.binding import sample_sizes

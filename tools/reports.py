@@ -321,13 +321,32 @@ def outcome_of(
         right = [reference[i] for i in shown]
     else:
         against, right = peer, expected()
+    return {**facts, "compared_with": against, **compared(compilation, arguments, results, right, shown)}
+
+
+def compared(
+    compilation: Compilation,
+    arguments: Sequence[torch.Tensor],
+    results: Sequence[torch.Tensor],
+    right: Sequence[torch.Tensor],
+    shown: Sequence[int],
+) -> dict[str, Any]:
+    """Returns the differences of results to the expected ones, as parts of the data for `outcome_text`.
+
+    Args:
+        compilation: the program.
+        arguments: the arguments of `@main`.
+        results: its results.
+        right: the expected results.
+        shown: numbers of the results of `@main` that they are.
+    """
     tensors = compilation.at("tensor")
     sizes = bind_sizes(main_function(tensors), [t.shape for t in arguments])
-    allowed = tolerances(tensors, sizes, operand_roundoff(module))
+    allowed = tolerances(tensors, sizes, operand_roundoff(compilation.at("kernel")))
     differences = compare(results, right, [allowed[i] for i in shown])
     # JSON cannot represent infinity.
     rows = [{**asdict(d), "error": d.error if math.isfinite(d.error) else None, "ok": d.ok} for d in differences]
-    return {**facts, "compared_with": against, "results": rows, "ok": all(d.ok for d in differences)}
+    return {"results": rows, "ok": all(d.ok for d in differences)}
 
 
 def print_outcomes(outcomes: dict[str, dict[str, Any]], as_json: bool) -> None:

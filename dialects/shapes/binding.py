@@ -432,6 +432,10 @@ class Algebra:
             self._meaning[d.symbol] = meaning
             self._names.setdefault(meaning, d.symbol)
 
+    def define(self, derived: DerivedAttr) -> None:
+        """Adds a derived size, whose operands are known."""
+        self._read([derived])
+
     def promise_within(self, index: SymbolAttr, extent: Extent) -> None:
         """Adds a check, made at every call, that `index` < `extent`, unless the ranges prove it.
 

@@ -3,24 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import wraps
 from typing import TYPE_CHECKING, Any
 
 import jax
-import numpy as np
-import torch
+from jax import export
+from jaxlib.mlir import ir
 
 from ...errors import DeplodockError, ShapeError, presented
 from ...frontend.capture.arrays import to_torch
 from ...frontend.modules import CompiledModule, compile_module
+from .arrays import to_jax, to_tensor
+from .files import of_export
 from .importer import Imported, Options, imported
 
 if TYPE_CHECKING:
     from ...frontend.compilation import Compilation
     from ...frontend.executors import Executor
-
-_UNSIGNED = {torch.uint16: torch.int16, torch.uint32: torch.int32, torch.uint64: torch.int64, torch.uint8: torch.int8}
-"""Unsigned type -> the type of the same bits in the program."""
 
 
 class JaxFunction:
@@ -31,16 +31,17 @@ class JaxFunction:
         program: the compiled program.
     """
 
-    def __init__(self, program: Imported, compiled: CompiledModule, inputs: Any, results: Any) -> None:
+    def __init__(self, program: Imported, compiled: CompiledModule, signature: Signature) -> None:
         self.imported, self.program = program, compiled
-        self._inputs, self._results = inputs, results
+        self._signature = signature
         self._tables = [to_torch(table) for table in program.tables]
 
-    def __call__(self, *args: Any) -> Any:
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Runs the program.
 
         Args:
             args: arrays, nested in the tuples, lists and dictionaries of the example arguments.
+            kwargs: arguments by name of a function that was exported with them.
 
         Returns:
             the result of the function, with JAX arrays.
@@ -49,14 +50,13 @@ class JaxFunction:
             ShapeError: the arguments do not have the types and shapes of the example arguments.
         """
         try:
-            leaves, structure = jax.tree.flatten(args)
-            if structure != self._inputs:
-                raise ShapeError(f"expected arguments of the structure {self._inputs}, but got {structure}")
+            leaves = self._signature.leaves(args, kwargs)
             results = self.program.run([*map(to_tensor, leaves), *self._tables])
         except DeplodockError as error:
             raise presented(error) from error.__cause__
         unsigned = [t.unsigned for t in self.imported.results]
-        return jax.tree.unflatten(self._results, [to_jax(t, u) for t, u in zip(results, unsigned, strict=True)])
+        arrays = [to_jax(t, u) for t, u in zip(results, unsigned, strict=True)]
+        return jax.tree.unflatten(self._signature.results, arrays)
 
     @property
     def compilation(self) -> Compilation:
@@ -67,6 +67,10 @@ class JaxFunction:
     def executor(self) -> Executor:
         """The executor that runs the program."""
         return self.program.executor
+
+    def check(self) -> None:
+        """Lowers the program to the kernel level. Raises CompileError if a schedule is not supported."""
+        self.program.ir("kernel")
 
     def ir(self, level: str) -> str:
         """Returns the text of the program at a level: `tensor`, `loop`, `tile`, `kernel`, or `cuda` (`cpp` for a
@@ -79,37 +83,62 @@ class JaxFunction:
         return self.compilation.pipeline()
 
 
-def to_tensor(array: Any) -> torch.Tensor:
-    """Returns an array as a tensor of the type that the program has, without a copy where the memory permits it."""
-    if isinstance(array, jax.Array):
-        tensor = torch.from_dlpack(array)
-    else:
-        host = np.asarray(array)
-        if host.dtype in (np.float64, np.int64, np.uint64) and not jax.config.read("jax_enable_x64"):
-            host = host.astype(host.dtype.str[:2] + "4")
-        is_plain = host.dtype.kind in "fiub" and host.flags.writeable and host.flags.c_contiguous and host.size
-        tensor = torch.from_numpy(host) if is_plain else to_torch(host)
-    return tensor.view(_UNSIGNED[tensor.dtype]) if tensor.dtype in _UNSIGNED else tensor
+@dataclass(frozen=True)
+class Signature:
+    """Structure of the arguments and of the results.
+
+    Attributes:
+        arguments: structure of the pair of positional and named arguments.
+        results: structure of the result.
+        used: numbers of the arrays that are arguments of the program.
+    """
+
+    arguments: Any
+    results: Any
+    used: Sequence[int]
+
+    def leaves(self, args: Any, kwargs: Any) -> list[Any]:
+        """Returns the arrays of a call that are arguments of the program. Raises ShapeError for another structure."""
+        leaves, structure = jax.tree.flatten((args, kwargs))
+        if structure != self.arguments:
+            raise ShapeError(f"expected arguments of the structure {self.arguments}, but got {structure}")
+        return [leaves[n] for n in self.used]
 
 
-def to_jax(tensor: torch.Tensor, unsigned: bool) -> jax.Array:
-    """Returns a tensor as a JAX array, without a copy. `unsigned`: whether its integers are unsigned."""
-    if unsigned:
-        tensor = tensor.view(next(u for u, signed in _UNSIGNED.items() if signed == tensor.dtype))
-    return jax.dlpack.from_dlpack(tensor)
+def is_symbolic(args: Any) -> bool:
+    """Returns true if a size of the example arguments is a symbol of `jax.export.symbolic_shape`."""
+    return any(export.is_symbolic_dim(n) for leaf in jax.tree.leaves(args) for n in getattr(leaf, "shape", ()))
 
 
-def lowered(function: Callable[..., Any], args: Sequence[Any]) -> Any:
-    """Returns the lowering of a function by JAX, with all of its arguments."""
+def lowered(function: Callable[..., Any] | export.Exported, args: Sequence[Any]) -> tuple[ir.Module, Signature]:
+    """Returns the StableHLO module of a function.
 
-    @wraps(function)
-    def call(*args: Any) -> Any:
-        return function(*args)
+    Args:
+        function: a function of arrays, or an artifact of `jax.export`.
+        args: example arguments. With a symbolic size the function is exported.
+    """
+    if not isinstance(function, export.Exported):
+        original = function
 
-    return jax.jit(call, keep_unused=True).trace(*args).lower(lowering_platforms=("cpu",))
+        @wraps(original)
+        def call(*args: Any) -> Any:
+            return original(*args)
+
+        jitted = jax.jit(call, keep_unused=True)
+        if not is_symbolic(args):
+            lowering = jitted.trace(*args).lower(lowering_platforms=("cpu",))
+            structure = jax.tree.structure((args, {}))
+            used = range(structure.num_leaves)
+            module: Any = lowering.compiler_ir("stablehlo")
+            return module, Signature(structure, lowering.out_tree, used)
+        function = export.export(jitted, platforms=("cpu",))(*args)
+    signature = Signature(function.in_tree, function.out_tree, function.module_kept_var_idx)
+    return of_export(function).module, signature
 
 
-def from_jax(function: Callable[..., Any], *args: Any, fast_math: bool = False, **options: Any) -> JaxFunction:
+def from_jax(
+    function: Callable[..., Any] | export.Exported, *args: Any, fast_math: bool = False, **options: Any
+) -> JaxFunction:
     """Compiles a function of JAX for arguments like the example arguments.
 
     ```
@@ -118,8 +147,9 @@ def from_jax(function: Callable[..., Any], *args: Any, fast_math: bool = False, 
     ```
 
     Args:
-        function: a function of arrays, `jax.jit` or `jax.grad` of one included.
+        function: a function of arrays, such as `jax.jit` or `jax.grad` of one, or an artifact of `jax.export`.
         args: example arguments: arrays, numbers or `jax.ShapeDtypeStruct`, nested in tuples, lists and dictionaries.
+            Sizes of `jax.export.symbolic_shape` vary from call to call. An artifact needs none.
         fast_math: whether exponentials, quotients and square roots may be approximated.
         options: options of `compile_module`, such as `target` and `executor`.
 
@@ -130,10 +160,9 @@ def from_jax(function: Callable[..., Any], *args: Any, fast_math: bool = False, 
         CompileError: an operation or an option is not supported.
     """
     try:
-        lowering = lowered(function, args)
-        program = imported(lowering.compiler_ir("stablehlo"), Options(fast_math))
+        module, signature = lowered(function, args)
+        program = imported(module, Options(fast_math))
         compiled = compile_module(program.module, level="tensor", **options)
     except DeplodockError as error:
         raise presented(error) from error.__cause__
-    structure = jax.tree.structure(args)
-    return JaxFunction(program, compiled, structure, lowering.out_tree)
+    return JaxFunction(program, compiled, signature)

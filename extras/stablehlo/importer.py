@@ -19,18 +19,19 @@ from xdsl.ir import Attribute, Block, Operation, SSAValue
 from xdsl.utils.exceptions import VerifyException
 
 from ...dialects.payload import element_type
-from ...dialects.shapes.binding import SIZES, Algebra, Polynomial
+from ...dialects.shapes.binding import SIZES, Polynomial
 from ...dialects.shapes.extents import Extent, extents_of, extents_text, tensor_of
 from ...dialects.support.calls import CONSTANTS, set_numbers
 from ...dialects.support.locations import file_line_of
 from ...dialects.tensor import ScanOp
 from ...dialects.tensor.builder import Builder
 from ...errors import CompileError, UnsupportedError
+from .arguments import argument_extents
 from .locations import location_of_text
 from .loops import Steps
 from .operation import HloOperation
 from .registry import rules
-from .sizes import Sizes, SizeTable, argument_extents
+from .sizes import Sizes, SizeTable
 from .types import HloType, static_type, type_of
 
 MOST_OPERATIONS = 200_000
@@ -66,9 +67,11 @@ class Options:
 
     Attributes:
         fast_math: whether exponentials, quotients and square roots may be approximated.
+        file: name of the file of the module, or empty.
     """
 
     fast_math: bool = False
+    file: str = ""
 
 
 def imported(module: ir.Module, options: Options | None = None) -> Imported:
@@ -107,9 +110,8 @@ class _Importer:
             raise UnsupportedError(f"expected a function @main, but got {names}")
         block = body_of(self.functions["main"])
         inputs = [type_of(a) for a in block.arguments]
-        sizes = argument_extents(self.functions["main"], block)
-        self.sizes.algebra = Algebra.with_sizes(sizes.derived)
-        types = [tensor_of(t.element, e) for t, e in zip(inputs, sizes.extents, strict=True)]
+        extents = argument_extents(Frame(self), block)
+        types = [tensor_of(t.element, e) for t, e in zip(inputs, extents, strict=True)]
         main = FuncOp("main", (types, []))
         _name_arguments(main, block)
         frame = Frame(self)
@@ -119,8 +121,8 @@ class _Importer:
         declared = [type_of(v) for v in list(block.operations)[-1].operation.operands]
         main.body.block.add_ops([*builder.ops, ReturnOp(*results)])
         main.update_function_type()
-        if sizes.derived or self.sizes.algebra.promises:
-            main.attributes[SIZES] = ArrayAttr([*sizes.derived, *self.sizes.algebra.promises])
+        if derived := [*self.sizes.derived, *self.sizes.algebra.promises]:
+            main.attributes[SIZES] = ArrayAttr(derived)
         set_numbers(main, CONSTANTS, range(len(inputs), len(inputs) + len(self.tables)))
         erase_unused(main.body.block)
         steps = used_steps(builder.functions)
@@ -292,6 +294,14 @@ class Frame:
         """Returns a frame for a region of an operation of this frame. `integers`: arguments that are known."""
         return Frame(self.importer, self, self.space, evaluated=dict(integers))
 
+    def extent(self, value: Polynomial) -> Extent:
+        """Returns a size of the program."""
+        return self.importer.sizes.algebra.extent(value)
+
+    def bounds(self, value: Polynomial) -> tuple[int, int]:
+        """Returns the smallest and the largest value that a size of the program may have."""
+        return self.importer.sizes.bounds(value)
+
     @property
     def steps(self) -> Steps | None:
         """Tensors of the step of the innermost scan that is being imported."""
@@ -332,7 +342,7 @@ class Frame:
         """Imports one operation."""
         importer = self.importer
         importer.walked += 1
-        location = location_of_text(str(op.ir.location))
+        location = location_of_text(str(op.ir.location), importer.options.file)
         b.location = location if file_line_of(location) is not None else b.location
         with _blamed(op, b.location):
             if importer.walked > MOST_OPERATIONS:

@@ -20,10 +20,13 @@ MOST_DEPTH = 100
 
 
 @lru_cache(maxsize=4096)
-def location_of_text(text: str) -> LocationAttr:
-    """Returns the location that MLIR prints as `text`; an unknown one where it is of another form."""
+def location_of_text(text: str, file: str = "") -> LocationAttr:
+    """Returns the location that MLIR prints as `text`; an unknown one where it is of another form.
+
+    `file`: name of the file of a module without other locations, which MLIR calls `-`.
+    """
     try:
-        return _Parser(text).parsed()
+        return _Parser(text, file).parsed()
     except (IndexError, RecursionError):
         return UnknownLoc()
 
@@ -31,7 +34,8 @@ def location_of_text(text: str) -> LocationAttr:
 class _Parser:
     """Parser of one location. `tokens`: (kind, text) of each token; kind is a string, a word, a number or a sign."""
 
-    def __init__(self, text: str) -> None:
+    def __init__(self, text: str, file: str) -> None:
+        self.file = file
         inner = text[4:-1] if text.startswith("loc(") and text.endswith(")") else text
         self.tokens = [(m.lastindex, m.group(m.lastindex)) for m in _TOKEN.finditer(inner) if m.lastindex]
         self.at, self.depth = 0, 0
@@ -62,7 +66,7 @@ class _Parser:
         sign = self._peek()
         if sign == ":":
             numbers = self._position()
-            return file_location(name, *numbers)
+            return file_location(self.file if name == "-" else name, *numbers)
         if sign != "(":
             return named_location(name, UnknownLoc())
         self._next()

@@ -201,65 +201,60 @@ class Steps:
     counters: dict[int, SSAValue] = field(default_factory=dict[int, SSAValue])
     stacked: set[int] | None = None
 
-    def _row(self, op: HloOperation, first: int, x: SSAValue, sizes: Sequence[int]) -> Row | None:
+    def _row(self, x: SSAValue, sizes: Sequence[Extent], start: Polynomial | None) -> Row | None:
         """Returns the row that a slice at computed positions is, or None.
 
         Args:
-            op: operation with a start index for each dimension.
-            first: number of the operand that is the first of them.
             x: the tensor.
             sizes: shape of the slice.
+            start: its first index along the first dimension, if it is known.
         """
         shape = extents_of(x.type)
         if not shape or sizes[0] != 1 or tuple(sizes[1:]) != shape[1:] or not isinstance(shape[0], int):
             return None
-        start = op.sizes(first)
-        linear = None if start is None else coefficients(start[0], self.loop.variable)
+        linear = None if start is None else coefficients(start, self.loop.variable)
         if linear is None or linear[0] not in (1, -1):
             return None
         change, number = linear
         last = number + change * (self.loop.steps - 1)
         return (number, change) if 0 <= min(number, last) and max(number, last) < shape[0] else None
 
-    def read(self, b: Builder, op: HloOperation, x: SSAValue, sizes: Sequence[int]) -> SSAValue | None:
-        """Returns the slice of a `dynamic_slice` that reads one row in each step, or None for another one.
+    def read(self, b: Builder, x: SSAValue, sizes: Sequence[Extent], start: Polynomial | None) -> SSAValue | None:
+        """Returns the slice of an operation that reads one row in each step, or None for another slice.
 
         Args:
             b: builder of the operation.
-            op: the operation.
             x: the tensor.
             sizes: shape of the slice.
+            start: its first index along the first dimension, if it is known.
         """
         source = self.states.get(x, self.outside.get(x))
-        row = None if source is None else self._row(op, 1, x, sizes)
-        if (
-            row is None
-            or source is None
-            or isinstance(source, int)
-            and self.stacked is not None
-            and source not in self.stacked
-        ):
+        row = None if source is None else self._row(x, sizes, start)
+        if row is None or source is None or isinstance(source, int) and not self._is_stacked(source):
             return None
         if (source, row) not in self.reads:
             self.reads[source, row] = _placeholder(b, extents_of(x.type)[1:], element_type(x.type))
         return reshape_to(b, self.reads[source, row], sizes)
 
-    def write(self, b: Builder, op: HloOperation, x: SSAValue, row: SSAValue) -> SSAValue | None:
-        """Returns the result of a `dynamic_update_slice` that writes one row of a state in each step, or None.
+    def write(self, b: Builder, x: SSAValue, row: SSAValue, start: Polynomial | None) -> SSAValue | None:
+        """Returns the result of an operation that writes one row of a state in each step, or None for another one.
 
         Args:
             b: builder of the operation.
-            op: the operation.
             x: the state.
             row: the row, with a leading dimension of 1.
+            start: its index along the first dimension, if it is known.
         """
         state = self.states.get(x)
-        place = None if state is None else self._row(op, 2, x, op.operands[1].shape)
-        if state is None or place is None or self.stacked is not None and state not in self.stacked:
+        place = None if state is None else self._row(x, extents_of(row.type), start)
+        if state is None or place is None or not self._is_stacked(state):
             return None
         result = _placeholder(b, extents_of(x.type), element_type(x.type))
         self.writes[result] = state, place, reshape_to(b, row, extents_of(x.type)[1:])
         return result
+
+    def _is_stacked(self, state: int) -> bool:
+        return self.stacked is None or state in self.stacked
 
 
 def _placeholder(b: Builder, shape: Sequence[Extent], element: Attribute) -> SSAValue:

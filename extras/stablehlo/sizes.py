@@ -13,11 +13,13 @@ from typing import TYPE_CHECKING, cast
 import numpy as np
 from jaxlib.mlir import ir
 from xdsl.dialects.builtin import IntegerType
+from xdsl.ir.affine import AffineExpr, AffineMap
 
 from ...dialects.shapes.binding import Algebra, DerivedAttr, Polynomial, constant, divided, plus, times
-from ...dialects.shapes.extents import extents_of
+from ...dialects.shapes.extents import Extent, SymbolAttr, extents_of
+from ...errors import UnsupportedError
 from .operation import HloOperation
-from .types import HloType, type_of
+from .types import HloType
 
 if TYPE_CHECKING:
     from .importer import Frame
@@ -40,17 +42,98 @@ def coefficients(value: Polynomial, name: str) -> tuple[int, int] | None:
     return None if first.number is None else (a, first.number)
 
 
+@dataclass(eq=False)
+class GrowingAlgebra(Algebra):
+    """Algebra in which a polynomial without a symbol becomes a derived size.
+
+    Attributes:
+        table: sizes of the program.
+    """
+
+    table: SizeTable | None = None
+
+    def extent(self, value: Polynomial) -> Extent:
+        """Returns the number or the symbol of a size.
+
+        Raises:
+            UnsupportedError: the host cannot evaluate the polynomial.
+        """
+        if value.number is not None or self.named(value) is not None or self.table is None:
+            return super().extent(value)
+        low, high = self.table.bounds(value)
+        return self.table.define(value, f"size{len(self.table.derived)}", max(low, 0), high)
+
+
 @dataclass
 class SizeTable:
-    """Ranges of the variables in polynomials.
+    """Variables in polynomials, and the sizes of the program that are computed from others.
 
     Attributes:
         algebra: symbolic sizes of the program.
         ranges: name of a variable -> smallest and largest value.
+        derived: definitions of sizes, in the order of evaluation.
     """
 
-    algebra: Algebra = field(default_factory=Algebra)
+    algebra: GrowingAlgebra = field(init=False)
     ranges: dict[str, tuple[int, int]] = field(default_factory=dict[str, tuple[int, int]])
+    derived: list[DerivedAttr] = field(default_factory=list[DerivedAttr])
+
+    def __post_init__(self) -> None:
+        self.renew()
+
+    def renew(self) -> None:
+        """Forgets all symbols."""
+        self.algebra = GrowingAlgebra(table=self)
+
+    def define(self, value: Polynomial, name: str, low: int, high: int) -> SymbolAttr:
+        """Adds a derived size, which every call checks.
+
+        Args:
+            value: its value.
+            name: its name.
+            low: smallest legal value.
+            high: largest legal value.
+        """
+        operands = list[SymbolAttr]()
+        results = self._factors(value, operands)
+        symbol = SymbolAttr.get(name, low, high)
+        definition = DerivedAttr.get(symbol, AffineMap(0, len(operands), tuple(results)), operands)
+        self.derived.append(definition)
+        self.ranges[name] = low, high
+        self.algebra.define(definition)
+        return symbol
+
+    def _factors(self, value: Polynomial, operands: list[SymbolAttr]) -> list[AffineExpr]:
+        """Returns affine expressions whose product is a polynomial. `operands` gets their symbols."""
+        if len(value.terms) == 1 and len(value.terms[0][0]) > 1:
+            atoms, coefficient = value.terms[0]
+            factors = [self._affine(Polynomial((((atom,), 1),)), operands) for atom in atoms]
+            return factors if coefficient == 1 else [AffineExpr.constant(coefficient), *factors]
+        return [self._affine(value, operands)]
+
+    def _affine(self, value: Polynomial, operands: list[SymbolAttr]) -> AffineExpr:
+        total = AffineExpr.constant(0)
+        for atoms, coefficient in value.terms:
+            if len(atoms) > 1:
+                part = self._symbol(self.algebra.extent(Polynomial(((atoms, 1),))), operands)
+            elif not atoms:
+                total = total + coefficient
+                continue
+            elif atoms[0][0] == "size":
+                part = self._symbol(self.algebra.extent(Polynomial(((atoms, 1),))), operands)
+            elif atoms[0][0] in ("div", "mod"):
+                inner = self._affine(atoms[0][1], operands)
+                part = inner // atoms[0][2] if atoms[0][0] == "div" else inner % atoms[0][2]
+            else:
+                raise UnsupportedError(f"the size {value} is not supported")
+            total = total + part * coefficient
+        return total
+
+    def _symbol(self, extent: Extent, operands: list[SymbolAttr]) -> AffineExpr:
+        assert isinstance(extent, SymbolAttr), "the size is no number"
+        if extent not in operands:
+            operands.append(extent)
+        return AffineExpr.symbol(operands.index(extent))
 
     def bounds(self, value: Polynomial) -> tuple[int, int]:
         """Returns bounds of a polynomial."""
@@ -96,6 +179,8 @@ class Sizes:
         if function is None:
             return None
         operands = [self.frame.sizes(v) for v in op.ir.operands] if op.name not in _OF_TYPES else []
+        if op.name in _DOMINANT and (dominated := _dominated(op, operands)) is not None:
+            return dominated
         if None in operands:
             return None
         elements = function(self, op, *operands) or ()
@@ -162,6 +247,17 @@ def _compared(sizes: Sizes, op: HloOperation, x: Polynomial, y: Polynomial) -> P
     truths |= {"GE": _negated(below), "LE": _negated(above), "NE": _negated(equal)}
     truth = truths[op.word("comparison_direction")]
     return None if truth is None else constant(int(truth))
+
+
+def _clamped(
+    sizes: Sizes, op: HloOperation, lows: Elements, xs: Elements, highs: Elements
+) -> Sequence[Polynomial | None]:
+    results = list[Polynomial | None]()
+    for n, x in enumerate(xs):
+        low, high = (bound[n if len(bound) > 1 else 0] for bound in (lows, highs))
+        above = _extremum(True)(sizes, op, low, x)
+        results.append(None if above is None else _extremum(False)(sizes, op, above, high))
+    return results
 
 
 def _negated(truth: bool | None) -> bool | None:
@@ -234,6 +330,7 @@ _EVALUATORS: dict[str, Callable[..., Sequence[Polynomial | None] | None]] = {
     ),
     "stablehlo.sign": lambda sizes, op, xs: [_sign(sizes, x) for x in xs],
     "stablehlo.select": _selected,
+    "stablehlo.clamp": _clamped,
     "stablehlo.convert": _converted,
     "stablehlo.reshape": lambda sizes, op, xs: xs,
     "stablehlo.broadcast_in_dim": _broadcast,
@@ -243,6 +340,20 @@ _EVALUATORS: dict[str, Callable[..., Sequence[Polynomial | None] | None]] = {
 }
 """Operation -> evaluator: (sizes, operation, elements of the operands) -> elements of the result."""
 
+_DOMINANT = {"stablehlo.and": 0, "stablehlo.or": 1}
+"""Operation on truth values -> the operand that decides the result alone."""
+
+
+def _dominated(op: HloOperation, operands: Sequence[Elements | None]) -> Elements | None:
+    """Returns the result of an operation that one of its operands decides, or None."""
+    if op.element != IntegerType(1):
+        return None
+    for operand in operands:
+        if operand is not None and all(e.number == _DOMINANT[op.name] for e in operand):
+            return operand
+    return None
+
+
 _OF_TYPES = frozenset({"stablehlo.constant", "stablehlo.get_dimension_size", "stablehlo.iota"})
 """Operations that are evaluated without the elements of operands."""
 
@@ -250,15 +361,3 @@ _OF_TYPES = frozenset({"stablehlo.constant", "stablehlo.get_dimension_size", "st
 def _sign(sizes: Sizes, x: Polynomial) -> Polynomial | None:
     low, high = sizes.table.bounds(x)
     return constant(1) if low > 0 else constant(-1) if high < 0 else constant(0) if low == high else None
-
-
-@dataclass
-class ArgumentSizes:
-    """Extents of the arguments of `@main`, and the definitions of sizes that are computed from others."""
-
-    extents: list[tuple[int, ...]]
-    derived: list[DerivedAttr]
-
-
-def argument_extents(main: ir.Operation, block: ir.Block) -> ArgumentSizes:
-    return ArgumentSizes([tuple(type_of(a).shape) for a in block.arguments], [])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,8 @@ jax = pytest.importorskip("jax")
 import jax.numpy as jnp  # noqa: E402
 
 import deplodock  # noqa: E402
-from deplodock.errors import UnsupportedError  # noqa: E402
+from deplodock.errors import ShapeError, UnsupportedError  # noqa: E402
+from deplodock.tools.cli import main  # noqa: E402
 
 
 def arrays(*shapes: tuple[int, ...], dtype: Any = jnp.float32) -> list[Any]:
@@ -111,3 +113,92 @@ def test_reductions_of_pairs() -> None:
         return jnp.argmax(x, -1), jnp.argmin(x, 0), jnp.argmax(x), jnp.argmax(whole, 1), jnp.argmin(small, 1)
 
     check(best, x)
+
+
+def test_symbolic_sizes() -> None:
+    """The constraints of JAX are the range of a size. Shapes are computed during the import."""
+    b, q = jax.export.symbolic_shape("b,q", constraints=["b >= 2", "b <= 9"])
+    specs = jax.ShapeDtypeStruct((b, 4), jnp.float32), jax.ShapeDtypeStruct((2 * q,), jnp.float32)
+
+    def program(x: Any, y: Any) -> Any:
+        pairs = jnp.concatenate([x.reshape(-1, 2), x.reshape(-1, 2)]).sum(0)
+        rows = x[1:], x[::-1], jnp.pad(x, ((1, 2), (0, 0))), jnp.arange(x.shape[0]), jnp.argmax(x, 0)
+        return pairs, rows, jax.nn.softmax(x @ x.T, -1), y.reshape(-1, 2).sum(1), x.mean(0)
+
+    compiled = deplodock.from_jax(program, *specs, executor="reference")
+    for n in (2, 5):
+        x, y = arrays((n, 4), (6,))
+        for actual, expected in zip(jax.tree.leaves(compiled(x, y)), jax.tree.leaves(program(x, y)), strict=True):
+            assert actual.shape == expected.shape
+            np.testing.assert_allclose(actual, expected, rtol=2e-5, atol=1e-5)
+    with pytest.raises(ShapeError, match="the size b is 1, outside of 2 to 9"):
+        compiled(*arrays((1, 4), (6,)))
+    with pytest.raises(ShapeError, match="5"):
+        compiled(*arrays((2, 4), (5,)))
+
+
+def exported() -> Any:
+    def program(x: Any, u: Any) -> Any:
+        return jax.nn.softmax(x * np.array([1, 5, 2, 7], np.float32)), u + 1
+
+    types = jax.ShapeDtypeStruct((3, 4), jnp.float32), jax.ShapeDtypeStruct((3,), jnp.uint32)
+    return jax.export.export(jax.jit(program), platforms=("cpu",))(*types)
+
+
+def test_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Text, bytecode and artifacts of jax.export are run and compared with JAX."""
+    program = exported()
+    (tmp_path / "text.stablehlo").write_text(program.mlir_module(), encoding="utf-8")
+    (tmp_path / "bytes.stablehlo").write_bytes(program.mlir_module_serialized)
+    (tmp_path / "artifact.jax").write_bytes(program.serialize())
+    for file in sorted(tmp_path.iterdir()):
+        assert main(["run", str(file), "--target", "sm_90a", "--executor", "reference"]) == 0
+        assert "compared with JAX" in capsys.readouterr().out
+    assert main(["compile", str(tmp_path / "artifact.jax"), "--ir", "tensor"]) == 0
+    assert "constants = array<i64: 2>" in capsys.readouterr().out
+    results = deplodock.from_jax(program, executor="reference")(*arrays((3, 4)), np.arange(3, dtype=np.uint32))
+    assert results[1].dtype == jnp.uint32
+
+
+IDENTITY = "func.func @main(%x: tensor<3xf32>) -> tensor<3xf32> {{ {} }}"
+
+BAD = {
+    "empty": (b"", "expected StableHLO"),
+    "truncated text": (b"func.func @main(%x: tensor<3xf32>) -> tensor<3x", "is no valid StableHLO: line 1"),
+    "truncated bytecode": (b"ML\xefR\x0dStableHLO_v1.17.0\x00\x05", "is no valid StableHLO"),
+    "nesting": (b"(" * 100_000, "levels of brackets"),
+    "other bytes": (bytes(range(256)) * 9, "expected StableHLO"),
+    "no main": (b"module {}", "expected a function @main, but got none"),
+    "types": (IDENTITY.format("return %x : tensor<4xf32>").encode(), "different type than prior uses"),
+    "unknown operation": (
+        IDENTITY.format('%0 = "os.system"(%x) : (tensor<3xf32>) -> tensor<3xf32> return %0 : tensor<3xf32>').encode(),
+        "unregistered dialect",
+    ),
+    "custom call": (
+        IDENTITY.format(
+            "%0 = stablehlo.custom_call @f(%x) : (tensor<3xf32>) -> tensor<3xf32> return %0 : tensor<3xf32>"
+        ).encode(),
+        ".stablehlo:1: error: stablehlo.custom_call: the custom call f is not supported",
+    ),
+    "recursion": (
+        IDENTITY.format(
+            "%0 = func.call @main(%x) : (tensor<3xf32>) -> tensor<3xf32> return %0 : tensor<3xf32>"
+        ).encode(),
+        "may be recursive",
+    ),
+    "size": (IDENTITY.format("return %x : tensor<3xf32>").replace("3xf32", f"{1 << 50}xf32").encode(), "elements"),
+    "complex": (IDENTITY.format("return %x : tensor<3xf32>").replace("f32", "complex<f32>").encode(), "complex<f32>"),
+}
+"""Name of a fault -> the bytes of a file, and a part of the message."""
+
+
+@pytest.mark.parametrize("fault", BAD)
+def test_bad_files(fault: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    data, message = BAD[fault]
+    file = tmp_path / "bad.stablehlo"
+    file.write_bytes(data)
+    assert main(["compile", str(file), "--ir", "tensor"]) == 1
+    error = capfd.readouterr().err
+    assert "bad.stablehlo" in error
+    assert message in error
+    assert "internal error" not in error

@@ -10,7 +10,8 @@ from xdsl.ir import SSAValue
 from xdsl.ir.affine import AffineExpr
 
 from ....dialects.payload import element_type
-from ....dialects.shapes.extents import Extent, SymbolAttr, extents_of, most
+from ....dialects.shapes.binding import Polynomial, constant, plus
+from ....dialects.shapes.extents import Extent, SymbolAttr, extents_of, fixed, most
 from ....dialects.tensor.builder import Bound, dims, width_of
 from ....dialects.tensor.views import gathered, shifted
 from ..registry import Builder, HloOperation, HloType, rule
@@ -74,11 +75,17 @@ def _starts(
     return starts
 
 
+def first_start(op: HloOperation, operand: int) -> Polynomial | None:
+    """Returns the first element of an operand with start indices if it is known, else None."""
+    start = op.sizes(operand) if operand < len(op.operands) else None
+    return start[0] if start else None
+
+
 @rule("stablehlo.dynamic_slice")
 def dynamic_slice(b: Builder, op: HloOperation, x: SSAValue, *_: SSAValue) -> SSAValue:
     sizes = op.ints("slice_sizes")
     steps = op.scope.steps
-    if steps is not None and (row := steps.read(b, op, x, sizes)) is not None:
+    if steps is not None and (row := steps.read(b, x, sizes, first_start(op, 1))) is not None:
         return row
     exprs = dims(len(sizes))
     indices = list[SSAValue]()
@@ -110,7 +117,7 @@ def dynamic_update_slice(b: Builder, op: HloOperation, x: SSAValue, update: SSAV
     if 0 in sizes:
         return x
     steps = op.scope.steps
-    if steps is not None and (result := steps.write(b, op, x, update)) is not None:
+    if steps is not None and (result := steps.write(b, x, update, first_start(op, 2))) is not None:
         return result
     exprs = dims(len(shape))
     bounds = list[Bound]()
@@ -138,10 +145,41 @@ def dynamic_update_slice(b: Builder, op: HloOperation, x: SSAValue, update: SSAV
     return b.select(inside, gathered(b, update, exprs, shape, indices), x)
 
 
+def _constant_start(b: Builder, op: HloOperation, component: int, extent: Extent, size: Extent) -> int | None:
+    """Returns the start of all slices of a gather along a dimension if it is one number at which they fit, else None.
+
+    Args:
+        b: builder of the operation.
+        op: the gather.
+        component: position of the start in the index vector.
+        extent: extent of the dimension.
+        size: elements of a slice.
+    """
+    if extent == size:
+        return 0
+    starts = op.sizes(1) if len(op.operands[1].dims) == 1 else None
+    if starts is None or (start := starts[component].number) is None or start < 0:
+        return None
+    room = plus(plus(b.algebra.of(extent), b.algebra.of(size), -1), constant(-start))
+    return start if op.scope.bounds(room)[0] >= 0 else None
+
+
 @rule("stablehlo.gather")
 def gather(b: Builder, op: HloOperation, x: SSAValue, index: SSAValue) -> SSAValue:
+    return gather_slices(b, op, x, index, op.ints("slice_sizes"))
+
+
+def gather_slices(b: Builder, op: HloOperation, x: SSAValue, index: SSAValue, sizes: Sequence[Extent]) -> SSAValue:
+    """Returns slices of a tensor at positions in another one.
+
+    Args:
+        b: builder of the operation.
+        op: a gather, whose operand 1 is `index`.
+        x: the tensor.
+        index: start indices.
+        sizes: shape of a slice.
+    """
     n = op.numbers(stablehlo.GatherDimensionNumbers, "dimension_numbers")
-    sizes = op.ints("slice_sizes")
     source, places = extents_of(x.type), extents_of(index.type)
     collapsed, batching = list(n.collapsed_slice_dims), list(n.operand_batching_dims)
     offsets, along = list(n.offset_dims), list(n.start_index_map)
@@ -161,12 +199,14 @@ def gather(b: Builder, op: HloOperation, x: SSAValue, index: SSAValue) -> SSAVal
         expr = AffineExpr.dimension(offset[d]) if d in offset and sizes[d] != 1 else AffineExpr.constant(0)
         if d in batching:
             expr = AffineExpr.dimension(position[list(n.start_indices_batching_dims)[batching.index(d)]])
+        elif d in along and (start := _constant_start(b, op, along.index(d), extent, sizes[d])) is not None:
+            expr = shifted(expr, start)
         elif d in along and extent != sizes[d]:
             component = AffineExpr.constant(along.index(d))
             at = [component if q == vector else AffineExpr.dimension(position[q]) for q in range(len(places))]
             start = b.map(index_integers(b, index, op.operands[1], extent), at, shape)
             wraps = op.operands[1].unsigned and width_of(op.operands[1].element) == 64
-            start = clamped(b, start, extent, sizes[d], wraps)
+            start = clamped(b, start, extent, fixed(sizes[d]), wraps)
             indices.append(offset_by(b, start, offset[d], shape) if d in offset else start)
             expr = AffineExpr.symbol(len(indices) - 1)
         exprs.append(expr)

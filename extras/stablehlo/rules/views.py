@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from xdsl.dialects.builtin import i1
+from xdsl.dialects.builtin import i1, i64
 from xdsl.ir import SSAValue
 from xdsl.ir.affine import AffineExpr
 
-from ....dialects.shapes.extents import Extent, extents_of
+from ....dialects.shapes.binding import Polynomial, constant, plus
+from ....dialects.shapes.extents import Extent, SymbolAttr, extents_of
 from ....dialects.tensor.builder import Bound, dims
 from ....dialects.tensor.concatenation import joined
-from ....dialects.tensor.views import permuted, reshape_to, shifted
+from ....dialects.tensor.views import permuted, pick, reshape_to, shifted, sliced
 from ..registry import Builder, HloOperation, number_of, rule
 
 
@@ -45,14 +46,31 @@ def slice_(b: Builder, op: HloOperation, x: SSAValue) -> SSAValue:
     return b.map(x, exprs, op.shape)
 
 
+def sliced_by(b: Builder, x: SSAValue, dim: int, start: int, limit: int, step: int) -> SSAValue:
+    """Returns the elements `start`, `start + step`, ... below `limit` along a dimension.
+
+    Args:
+        b: builder of the operation.
+        x: the tensor.
+        dim: the dimension.
+        start: first index.
+        limit: index after the last one.
+        step: distance of elements.
+    """
+    return sliced(b, x, dim, start, max(-(-(limit - start) // step), 0), step)
+
+
 @rule("stablehlo.reverse")
 def reverse(b: Builder, op: HloOperation, x: SSAValue) -> SSAValue:
-    shape, over = op.shape, op.ints("dimensions")
-    exprs = [
-        AffineExpr.constant(n - 1) - e if d in over else e
-        for d, (e, n) in enumerate(zip(dims(len(shape)), shape, strict=True))
-    ]
-    return b.map(x, exprs, shape)
+    for dim in op.ints("dimensions"):
+        shape = extents_of(x.type)
+        extent = shape[dim]
+        if isinstance(extent, SymbolAttr):
+            last = b.measured(plus(b.algebra.of(extent), constant(-1)), shape, i64)
+            x = pick(b, x, dim, b.sub(last, b.iota(dim, shape)))
+        elif extent > 1:
+            x = sliced(b, x, dim, extent - 1, extent, -1)
+    return x
 
 
 @rule("stablehlo.concatenate")
@@ -64,7 +82,39 @@ def concatenate(b: Builder, op: HloOperation, *parts: SSAValue) -> SSAValue:
 
 @rule("stablehlo.pad")
 def pad(b: Builder, op: HloOperation, x: SSAValue, value: SSAValue) -> SSAValue:
-    return padded(b, x, value, op.ints("edge_padding_low"), op.ints("interior_padding"), op.shape)
+    names = ("edge_padding_low", "edge_padding_high", "interior_padding")
+    return pad_by(b, op, x, value, *([constant(n) for n in op.ints(name)] for name in names))
+
+
+def pad_by(
+    b: Builder,
+    op: HloOperation,
+    x: SSAValue,
+    value: SSAValue,
+    low: Sequence[Polynomial],
+    high: Sequence[Polynomial],
+    interior: Sequence[Polynomial],
+) -> SSAValue:
+    """Returns a padded tensor.
+
+    Args:
+        b: builder of the operation.
+        op: the operation.
+        x: the tensor.
+        value: element of the padding, a tensor of rank 0.
+        low: padding before the first element of each dimension.
+        high: padding after the last element.
+        interior: padding between elements.
+    """
+    shape = list[Extent]()
+    for extent, before, after, between in zip(extents_of(x.type), low, high, interior, strict=True):
+        if before.number is None or between.number is None or between.number and not isinstance(extent, int):
+            raise op.refuse("expected numbers as padding before and between the elements of a size that varies")
+        inner = max(extent - 1, 0) * between.number if isinstance(extent, int) else 0
+        size = plus(plus(b.algebra.of(extent), plus(before, after)), constant(inner))
+        shape.append(b.algebra.extent(size))
+    numbers = [[p.number or 0 for p in ps] for ps in (low, interior)]
+    return padded(b, x, value, numbers[0], numbers[1], shape)
 
 
 def padded(
