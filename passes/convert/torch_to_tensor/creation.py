@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 
-from xdsl.dialects import arith
-from xdsl.dialects.builtin import IntegerType, f64, i1, i64
+from xdsl.dialects.builtin import f64, i1, i64
 from xdsl.ir import Attribute, SSAValue
 
-from ....dialects.payload import element_bytes, element_type, is_float, is_float8, with_element
+from ....dialects.payload import element_bytes, element_type, is_float, is_float8
 from ....dialects.shapes.extents import SymbolAttr, extents_of, most
-from ....dialects.tensor.builder import Builder, Number, dims
+from ....dialects.tensor.bits import bit_view
+from ....dialects.tensor.builder import Builder, Number
 from .registry import decomposes
 
 
@@ -99,52 +99,9 @@ def view_bits(b: Builder, self: SSAValue, dtype: Attribute) -> SSAValue:
         return self
     if is_float8(source) or is_float8(target) or i1 in (source, target):
         raise b.unsupported("dtype", f"the bits of {source} as {target} are not supported")
-    size, target_size = element_bytes(source), element_bytes(target)
-    if size != target_size:
-        if not isinstance(extents_of(self.type)[-1], int):
-            raise b.unsupported("dtype", f"{source} as {target}: a last dimension whose size varies is not supported")
-        bits = b.cast(_as_bits(b, self, IntegerType(8 * size)), i64)
-        if size > target_size:
-            bits = _split(b, bits, target_size, size // target_size)
-        else:
-            bits = _joined(b, bits, size, target_size // size)
-        self = b.cast(bits, IntegerType(8 * target_size))
-    return _as_bits(b, self, target)
-
-
-def _as_bits(b: Builder, x: SSAValue, element: Attribute) -> SSAValue:
-    """Returns the bits of `x` as another type of the same size."""
-    source = element_type(x.type)
-    # A cast between signed and unsigned integers of one width keeps the bits.
-    if source == element or {type(source), type(element)} == {IntegerType}:
-        return b.cast(x, element)
-    return b.insert(arith.BitcastOp(x, with_element(x.type, element)))
-
-
-def _split(b: Builder, bits: SSAValue, size: int, count: int) -> SSAValue:
-    """Splits each number into `count` parts of `size` bytes, lowest bytes first. Each part is in the low bits of an
-    i64."""
-    last = len(b.result_shape) - 1
-    exprs = dims(last + 1)
-    exprs[last] = exprs[last] // count
-    part = b.rem(b.iota(last, b.result_shape), b.constant(count, b.result_shape, i64))
-    return b.insert(arith.ShRSIOp(b.map(bits, exprs, b.result_shape), b.scaled(part, 8 * size)))
-
-
-def _joined(b: Builder, bits: SSAValue, size: int, count: int) -> SSAValue:
-    """Joins `count` parts of `size` bytes into each number, lowest bytes first. Each part is in the low bits of an
-    i64."""
-    last = len(b.result_shape) - 1
-    whole: SSAValue | None = None
-    for i in range(count):
-        exprs = dims(last + 1)
-        exprs[last] = exprs[last] * count + i
-        part = b.map(bits, exprs, b.result_shape)
-        part = b.insert(arith.AndIOp(part, b.like(part, (1 << 8 * size) - 1)))
-        part = b.insert(arith.ShLIOp(part, b.like(part, 8 * size * i)))
-        whole = part if whole is None else b.either(whole, part)
-    assert whole is not None
-    return whole
+    if element_bytes(source) != element_bytes(target) and not isinstance(extents_of(self.type)[-1], int):
+        raise b.unsupported("dtype", f"{source} as {target}: a last dimension whose size varies is not supported")
+    return bit_view(b, self, target, b.result_shape)
 
 
 @decomposes("clone", "alias", "detach", "contiguous", "lift_fresh_copy")
