@@ -187,7 +187,7 @@ def round_away(b: Builder, op: HloOperation, x: SSAValue) -> SSAValue:
     def compute(v: SSAValue) -> SSAValue:
         whole = b.math(math.TruncOp, v)
         away = b.cmp("ge", b.abs(b.sub(v, whole)), 0.5)
-        return b.add(whole, b.select(away, b.math(math.CopySignOp, b.like(v, 1), v), b.scaled(v, 0)))
+        return b.add(whole, b.math(math.CopySignOp, b.select(away, b.like(v, 1), b.like(v, 0)), v))
 
     return rounded(b, op, compute, x)
 

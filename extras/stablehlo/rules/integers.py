@@ -101,3 +101,23 @@ def shift(b: Builder, op: HloOperation, x: SSAValue, y: SSAValue) -> SSAValue:
         return b.math(arith.ShRSIOp, x, b.select(legal, y, b.like(y, width - 1)))
     shifted = b.math(_SHIFTS[op.name], x, b.select(legal, y, b.like(y, 0)))
     return b.select(legal, shifted, b.like(x, 0))
+
+
+@rule("stablehlo.popcnt")
+def count_ones(b: Builder, op: HloOperation, x: SSAValue) -> SSAValue:
+    # Sums of the bits in groups of 2, 4, 8, ... bits. Each mask has the lower half of every group.
+    width = width_of(op.element)
+    for half in (1 << n for n in range(width.bit_length() - 1)):
+        mask = b.like(x, sum(((1 << half) - 1) << start for start in range(0, width, 2 * half)))
+        upper = b.math(arith.ShRUIOp, x, b.like(x, half))
+        x = b.add(b.both(x, mask), b.both(upper, mask))
+    return x
+
+
+@rule("stablehlo.count_leading_zeros")
+def count_leading_zeros(b: Builder, op: HloOperation, x: SSAValue) -> SSAValue:
+    # The highest one is copied to all lower bits.
+    width = width_of(op.element)
+    for n in range(width.bit_length() - 1):
+        x = b.either(x, b.math(arith.ShRUIOp, x, b.like(x, 1 << n)))
+    return b.sub(b.like(x, width), count_ones(b, op, x))

@@ -2,7 +2,7 @@
 
 The combining function of a reduction is a region. The single operation in it is the reduction kind. The region
 of an argmax selects between pairs of a value and an index. It becomes a reduction of the values, and then one of the
-indices of the elements with the result.
+indices of the elements with the result. Any other region combines the elements in a tree of pairs.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from ..registry import Builder, HloOperation, number_of, rule
 from ..selections import Selection, selection_of
 from .elementwise import is_identity
 from .integers import ordered
+from .trees import reduced_by_tree
 
 
 @rule("stablehlo.reduce")
@@ -37,11 +38,7 @@ def reduce(b: Builder, op: HloOperation, *operands: SSAValue) -> Sequence[SSAVal
         pair = _selected(b, selection, values, over, op.operands[0].unsigned)
         shape = extents_of(pair[0].type)
         return body(b, [*(b.broadcast(v, shape) for v in initial), *pair])
-    names = ", ".join(o.name.removeprefix("stablehlo.") for o in body.operations[:-1])
-    raise op.refuse(
-        f"expected a function of one operation, or a selection of a value and its index, but got: {names}",
-        remedy="express it by sums, products, maxima and minima",
-    )
+    return reduced_by_tree(b, body, values, initial, over)
 
 
 def reduce_by(b: Builder, kind: str, x: SSAValue, over: Sequence[int], unsigned: bool = False) -> SSAValue:

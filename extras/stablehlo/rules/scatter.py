@@ -143,9 +143,7 @@ def _kind(op: HloOperation) -> str | None:
     *steps, end = body.operations
     if not steps and list(end.ir.operands) == [body.arguments[1]]:
         return "set"
-    names = [step.name for step in steps]
-    extremes = {"stablehlo.maximum": "max", "stablehlo.minimum": "min"}
-    return extremes.get(names[0]) if op.unsigned and len(names) == 1 else None
+    return None
 
 
 def _is_one_window(windows: _Windows) -> bool:

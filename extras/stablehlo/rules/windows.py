@@ -15,6 +15,7 @@ from ....dialects.tensor.builder import dims
 from ....dialects.tensor.views import permuted, sliced
 from ....dialects.tensor.windows import Window, dilated, offsets, pooled, sliding
 from ..registry import Body, Builder, HloOperation, rule
+from .integers import ordered
 from .reductions import combined
 
 MOST_UNROLLED_OFFSETS = 256
@@ -58,13 +59,14 @@ def reduce_window(b: Builder, op: HloOperation, *operands: SSAValue) -> Sequence
     over = [d for d, window in enumerate(windows) if not _is_trivial(window)]
     body, kind = op.body(), op.body().kind()
     if len(values) == 1 and kind is not None and kind != "xor":
-        x = b.working(values[0])
+        unsigned = op.unsigned and kind in ("max", "min")
+        x = b.working(ordered(b, values[0], unsigned))
         if all(_is_scan(windows[d]) for d in over):
             for d in over:
                 x = _scanned(b, kind, x, d, windows[d])
         else:
             x = _pooled(b, ReductionKind(kind), x, over, windows)
-        return [combined(b, kind, x, initial[0], op.element)]
+        return [combined(b, kind, ordered(b, x, unsigned), initial[0], op.element, op.unsigned)]
     if all(_is_scan(windows[d]) for d in over):
         for d in over:
             values = _scanned_by_doubling(b, body, values, d, windows[d])
