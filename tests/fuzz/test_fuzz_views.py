@@ -28,7 +28,7 @@ def _judge(t: Tracer, seed: int, level: str) -> tuple[str, str]:
     return kind, f"seed {seed}: {kind}: {reason}\n{program}"
 
 
-@pytest.mark.parametrize("first", range(0, 80, 20))
+@pytest.mark.parametrize("first", range(0, 40, 20))
 def test_in_the_simulator(traced: Tracer, first: int) -> None:
     judged = [_judge(traced, seed, "kernel") for seed in range(first, first + 20)]
     assert [text for kind, text in judged if kind != "right"] == []

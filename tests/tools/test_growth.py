@@ -60,6 +60,7 @@ SMALLEST = {
 """The smallest size of each kind: with twice as many operations, a program has several kernels that are compared."""
 
 LONG = {
+    "casts_between",
     "chain_of_gathers",
     "chain_of_row_reductions",
     "chain_of_sums_over_all",
@@ -172,7 +173,7 @@ def test_work_within_a_limit_of_memory() -> None:
 def test_kernels_of_a_scan_grow_with_its_steps() -> None:
     """Kernels of an unrolled scan do not recompute all earlier steps in each step."""
     sizes = list[int]()
-    for steps in (16, 32):
+    for steps in (8, 16):
         function, args = KINDS["unrolled_scan"](steps)
         module = Compilation(capture(function, args).module, target="cpu", record="none").at("loop")
         sizes.append(sum(1 for _ in module.walk()))

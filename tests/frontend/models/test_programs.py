@@ -71,7 +71,7 @@ def test_is_what_pytorch_computes(number: int) -> None:
         assert not wrong, (executor, code, wrong)
 
 
-@pytest.mark.parametrize("number", range(0, len(PROGRAMS), 11))
+@pytest.mark.parametrize("number", range(0, len(PROGRAMS), 22))
 def test_compiles_for_every_target(number: int) -> None:
     for target in TARGETS:
         loaded = load(None, PROGRAMS[number], target, 0)

@@ -166,7 +166,7 @@ def products(module: ModuleOp) -> int:
     return sum(prod(k.grid_shape) * inside(k) for k in module.ops if isinstance(k, TileKernelOp))
 
 
-@pytest.mark.parametrize(("name", "length"), [(n, t) for n in ("tinyllama-1.1b", "qwen2.5-7b") for t in (1, 512)])
+@pytest.mark.parametrize(("name", "length"), [("tinyllama-1.1b", 512), ("qwen2.5-7b", 1)])
 def test_full_size_layers_compile(name: str, length: int) -> None:
     config = load_config(str(CONFIGS / f"{name}.json"))
     config.num_hidden_layers = 2

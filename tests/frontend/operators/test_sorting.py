@@ -126,7 +126,7 @@ def test_searches_among_numbers_that_end_with_nan() -> None:
     generator = torch.Generator().manual_seed(0)
     values = torch.tensor([NAN, INF, -INF, 0.0, -0.0, 3, -4, 1.5])
     calls: list[tuple[torch.Tensor, torch.Tensor]] = []
-    for n in (1, 2, 5, 8):
+    for n in (1, 2, 5):
         for nans in sorted({0, 1, n // 2, n - 1, n}):
             edges = torch.randint(-4, 5, (2, n), generator=generator).float()
             edges[0, 0], edges[1, -1] = -INF, INF
