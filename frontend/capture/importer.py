@@ -174,6 +174,8 @@ class GraphImporter:
         self.eager: dict[str, EagerCall] = {}
         self.declared: dict[object, FuncOp] = {}
         self.checks: list[tuple[str, str]] = []
+        self.checked: set[Node] = set()
+        """Assertions that `checks` contains."""
         self.generators = 0
         self._block = Block()
         self._operations = count()

@@ -6,11 +6,12 @@ These are selections of one of several results (`getitem`), assertions, numbers 
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.fx import Node
+from torch.fx.node import map_arg
 from xdsl.dialects.builtin import TensorType, f64, i64
 from xdsl.ir import SSAValue
 
@@ -20,6 +21,7 @@ from ...dialects.torch import OPS, SCHEMAS
 from ...errors import CaptureError, UnsupportedError
 from ...passes.convert.torch_to_tensor.registry import why_refused
 from .arrays import named_arguments
+from .source_locations import innermost
 from .symbolic_shapes import depends_on_data
 
 if TYPE_CHECKING:
@@ -41,20 +43,21 @@ def _check_scalar(importer: GraphImporter, node: Node) -> None:
     """Adds a check of an assertion on sizes that depends on data. Other assertions were checked during capture."""
     condition = node.args[0]
     value = condition.meta.get("val") if isinstance(condition, Node) else condition
-    if isinstance(value, torch.SymBool) and depends_on_data(value):
+    if node not in importer.checked and isinstance(value, torch.SymBool) and depends_on_data(value):
         importer.sizes.require(value)
 
 
 def _read_number(importer: GraphImporter, node: Node) -> None:
     """Imports `Tensor.item`: an integer becomes a size that the host reads, a float stays a tensor.
 
-    Raises UnsupportedError for a truth value.
+    A truth value that is only asserted becomes a check. Raises UnsupportedError for any other truth value.
     """
     (source,), value = node.args, node.meta["val"]
     tensor = importer.operand(source)
     number = i64 if isinstance(value, torch.SymInt) else f64
     if not isinstance(value, torch.SymInt | torch.SymFloat):
-        raise unknown_operator("_local_scalar_dense", aten._local_scalar_dense.default)
+        _check_truth(importer, node, tensor)
+        return
     if extents_of(tensor.type):
         tensor = importer.add_computed("view", {"self": tensor, "size": []}, TensorType(element_type(tensor.type), []))
     if element_type(tensor.type) != number:
@@ -63,6 +66,56 @@ def _read_number(importer: GraphImporter, node: Node) -> None:
         importer.values[node.name] = tensor
     else:
         importer.bind_size(tensor, value, node)
+
+
+def _check_truth(importer: GraphImporter, node: Node, tensor: SSAValue) -> None:
+    """Adds a check for the assertions on a truth value, as `torch._check(x.item())` and `torch._check_tensor_all` make
+    them.
+
+    PyTorch computes the asserted conditions from the value by Python functions, such as `sym_ite(value, 1, 0) >= 1`.
+    They are computed here for both values. An assertion that holds for one of them is a check of the tensor.
+
+    Args:
+        importer: the importer.
+        node: the read of the value.
+        tensor: the tensor that is read.
+
+    Raises:
+        UnsupportedError: the value is used for something else.
+    """
+    outcomes, required = {node: (True, False)}, set[bool]()
+    for user in _nodes_after(node):
+        if not any(n in outcomes for n in user.all_input_nodes):
+            continue
+        condition = user.args[0]
+        if user.target is aten._assert_scalar.default and isinstance(condition, Node):
+            holds = outcomes[condition]
+            importer.checked.add(user)
+            required |= (
+                {value for value, met in zip((True, False), holds, strict=True) if met} if not all(holds) else set()
+            )
+        elif isinstance(user.target, torch._ops.OpOverload) or any(n not in outcomes for n in user.all_input_nodes):
+            raise unknown_operator("_local_scalar_dense", aten._local_scalar_dense.default)
+        else:
+            outcomes[user] = tuple(_called(user, {n: v[i] for n, v in outcomes.items()}) for i in (0, 1))
+    for value in sorted(required):
+        name = f"{node.name}_is_{str(value).lower()}"
+        importer.values[name] = tensor if value else importer.add_computed("logical_not", {"self": tensor}, tensor.type)
+        place = innermost(node.meta.get("stack_trace")) or importer.traced.calls.place
+        where = f" at {place[0]}:{place[1]}" if place else ""
+        importer.checks.append((name, f"expected the condition{where} to be {value}, but got {not value}"))
+
+
+def _nodes_after(node: Node) -> Iterator[Node]:
+    while (node := node.next).op != "root":
+        yield node
+
+
+def _called(node: Node, values: dict[Node, Any]) -> Any:
+    """Returns the result of the Python function that a node calls, for given values of other nodes."""
+    args, kwargs = map_arg((node.args, node.kwargs), lambda n: values[n])
+    assert callable(node.target)
+    return node.target(*args, **kwargs)
 
 
 def _ignore(importer: GraphImporter, node: Node) -> None:

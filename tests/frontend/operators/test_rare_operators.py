@@ -353,3 +353,21 @@ def test_assertions_on_all_values() -> None:
     for wrong, message in ((torch.tensor([1.0, 0.0, 2.0]), "missing"), (torch.ones(3), "twice")):
         with pytest.raises(ExecutionError, match=message):
             compiled(mask, wrong)
+
+
+def test_checks_of_truth_values() -> None:
+    """`torch._check` of a value that is read from a tensor is a check of each call, and nothing else may read it."""
+
+    def function(x: torch.Tensor) -> torch.Tensor:
+        torch._check_tensor_all(x > 0)
+        torch._check(not (x > 9).any().item())
+        return x * 2
+
+    x = torch.tensor([1.0, 2.0])
+    compiled = deplodock.compile(function, (x,), executor="reference")
+    torch.testing.assert_close(compiled(x), x * 2)
+    for wrong in (x - 1, x + 8):
+        with pytest.raises(ExecutionError, match="[Ee]xpected"):
+            compiled(wrong)
+    with pytest.raises(UnsupportedError, match="item"):
+        deplodock.compile(lambda x: x * (x > 0).all().item(), (x,))
