@@ -17,7 +17,7 @@ for example, whether a reshape keeps the number of elements, or which symbol is 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
 from itertools import cycle
@@ -411,9 +411,14 @@ class Algebra:
         """Returns the algebra of a program with the derived sizes `derived`."""
         algebra = Algebra()
         algebra._read(derived)
-        if algebra._remainders:
+        multiples = list(_multiples(derived))
+        if algebra._remainders or multiples:
             # Read again, because some quotients are now known to be exact.
             algebra._meaning, algebra._names = {}, {}
+            for symbol, divisor, quotient in multiples:
+                meaning = _polynomial([((("size", quotient.hint),), divisor)])
+                algebra._meaning[symbol] = meaning
+                algebra._names[meaning] = symbol
             algebra._read(derived)
         return algebra
 
@@ -515,6 +520,30 @@ class Algebra:
     def sample(self, value: Polynomial) -> int:
         """Returns the value for large sizes, to guess which of two polynomials is larger."""
         return _sampled(value, {s.hint: _SAMPLE + 1009 * i for i, s in enumerate(self._meaning)})
+
+
+def _multiples(derived: Sequence[DerivedAttr]) -> Iterator[tuple[SymbolAttr, int, SymbolAttr]]:
+    """Yields (size, divisor, quotient) for sizes that a check shows to be a multiple of a number, each size once.
+
+    The check is a derived size `s mod 2` that must be 0, and the quotient is the derived size `s floordiv 2`.
+    """
+    quotients = dict[tuple[SymbolAttr, int], SymbolAttr]()
+    remainders = dict[tuple[SymbolAttr, int], SymbolAttr]()
+    for d in derived:
+        match d.map.data.results:
+            case (AffineBinaryOpExpr(kind, AffineSymExpr(position), AffineConstantExpr(value)),):
+                operand = d.operands.data[position]
+                if kind == AffineBinaryOpKind.FloorDiv:
+                    quotients[operand, value] = d.symbol
+                elif kind == AffineBinaryOpKind.Mod and d.symbol.minimum == d.symbol.maximum == 0:
+                    remainders.setdefault((operand, value), operand)
+            case _:
+                pass
+    computed, seen = {d.symbol for d in derived}, set[SymbolAttr]()
+    for key, operand in remainders.items():
+        if key in quotients and operand not in computed and operand not in seen:
+            seen.add(operand)
+            yield operand, key[1], quotients[key]
 
 
 def _sampled(value: Polynomial, values: dict[str, int]) -> int:

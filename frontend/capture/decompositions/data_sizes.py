@@ -195,6 +195,17 @@ def _bincount(self: Tensor, weights: Tensor | None = None, minlength: int = 0) -
     return values.new_zeros(read_size(largest + 1)).index_add(0, number, values)
 
 
+def _of_elements(self: Tensor, dim: Any = None, *args: Any, **kwargs: Any) -> Any:
+    """Adds a check that an extreme is taken of at least one element, as in eager PyTorch."""
+    dims = range(self.dim()) if dim is None or dim == [] else [dim] if isinstance(dim, int) else dim
+    for n in (self.shape[d] for d in dims if self.dim()):
+        if isinstance(n, torch.SymInt) and depends_on_data(n):
+            torch._check(n >= 1)
+    return NotImplemented
+
+
+_EXTREMES = "max.default min.default max.dim min.dim amax.default amin.default argmax.default argmin.default"
+
 DATA_SIZES: dict[str, Callable[..., Any]] = {
     "nonzero.default": _nonzero,
     "masked_select.default": _masked_select,
@@ -206,4 +217,5 @@ DATA_SIZES: dict[str, Callable[..., Any]] = {
     "unique_consecutive.default": _unique_consecutive,
     "unique_dim.default": _unique_dim,
     "bincount.default": _bincount,
+    **dict.fromkeys(_EXTREMES.split(), _of_elements),
 }
