@@ -211,7 +211,9 @@ class CpuProgram:
         self._launch.argtypes = (ctypes.c_void_p,) * 3 + (ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p)
         self._launch.restype = None
         self._placed: dict[Key, _Placed] = {}
-        self._segments = Segments(self.plan, self._place_segment, self._execute) if self.plan.reads_sizes else None
+        self._segments: Segments[_Placed] | None = None
+        if self.plan.reads_sizes:
+            self._segments = Segments(self.plan, self._place_segment, self._execute, check=self.plan.check_tensors)
         self._constants = _Constants(None, {})
         self._scratch: list[Any] = []
 
@@ -226,7 +228,6 @@ class CpuProgram:
             ExecutionError: if the arguments do not fit, or an assertion fails.
         """
         if self._segments is not None:
-            self.plan.check_tensors(args)
             return self._segments.run([_plain(a) for a in args], clock)
         key = key_of(args)
         placed = self._placed.get(key)

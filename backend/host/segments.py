@@ -80,6 +80,7 @@ class Segments(Generic[P]):
         execute: function that runs a prepared segment on its inputs, and returns its results. It also gets the further
             arguments of `run`.
         read: function that returns the integer in a result without dimensions.
+        check: function that raises ExecutionError for illegal arguments. It is called once for each set of shapes.
     """
 
     def __init__(
@@ -88,16 +89,18 @@ class Segments(Generic[P]):
         prepare: Callable[[LaunchPlan, Sizes], P],
         execute: Callable[..., Sequence[Any]],
         read: Callable[[Any], int] = int,
+        check: Callable[[Sequence[Any]], object] = len,
     ) -> None:
-        self._plan, self._prepare, self._execute, self._read = plan, prepare, execute, read
+        self._plan, self._prepare, self._execute, self._read, self._check = plan, prepare, execute, read, check
         self._segments = divide(plan)
         self._prepared: dict[tuple[Any, ...], P] = {}
+        self._sizes: dict[tuple[Any, ...], Sizes] = {}
 
     def run(self, args: Sequence[Any], *context: Any) -> list[Any]:
         """Runs the program.
 
         Args:
-            args: arguments, which the executor has checked.
+            args: arguments.
             context: further arguments of `execute`.
 
         Returns:
@@ -107,9 +110,7 @@ class Segments(Generic[P]):
             ShapeError: a size from data is outside of its range, or a condition on sizes does not hold.
             ExecutionError: any error of the executor.
         """
-        plan = self._plan
-        assert plan.program is not None
-        sizes = bind_sizes(plan.program.main, [tuple(a.shape) for a in args], [b.name for b in plan.buffers])
+        plan, sizes = self._plan, self._first_sizes(args).copy()
         memory: dict[int, Any] = dict(enumerate(args))
         for number, segment in enumerate(self._segments):
             results = self._execute(self._at(number, sizes), [memory[i] for i in segment.inputs], *context)
@@ -120,6 +121,18 @@ class Segments(Generic[P]):
                 del memory[i]
         in_place = dict(plan.in_place)
         return [memory[in_place.get(i, i)] for i in range(plan.inputs, plan.arguments)]
+
+    def _first_sizes(self, args: Sequence[Any]) -> Sizes:
+        """Returns the sizes that the shapes of the arguments determine."""
+        key = tuple([(tuple(a.shape), getattr(a, "dtype", None)) for a in args])
+        if (sizes := self._sizes.get(key)) is None:
+            self._check(args)
+            if len(self._sizes) >= KEPT_SEGMENTS:
+                self._sizes.clear()
+            assert self._plan.program is not None
+            shapes, names = [shape for shape, _ in key], [b.name for b in self._plan.buffers]
+            sizes = self._sizes[key] = bind_sizes(self._plan.program.main, shapes, names)
+        return sizes
 
     def _at(self, number: int, sizes: Sizes) -> P:
         """Returns a segment, prepared for the values of the symbols that are bound before it."""

@@ -1,11 +1,11 @@
 """Programs whose sizes depend on data, and a command that compares them with PyTorch.
 
-    python -m benchmarks.compiler.data_sizes  # all programs on all executors, both ways to compile (20 minutes)
-    python -m benchmarks.compiler.data_sizes --executor reference --only moe -v
-    python -m benchmarks.compiler.data_sizes --journal /tmp/data_sizes.json --update  # also writes docs/data_sizes.md
+    python -m benchmarks.compiler.data_sizes  # all programs on all executors (20 minutes)
+    python -m benchmarks.compiler.data_sizes --executor reference --only experts -v
+    python -m benchmarks.compiler.data_sizes --journal sizes.json --update  # also writes docs/data_sizes.md
 
-Each program runs with several arguments: at least one where no element is selected, one with a single element, and one
-with all. The exit status is 1 if a result differs from PyTorch's.
+Each program runs with several arguments, for which its sizes are 0, 1, some and all. The exit status is 1 if a result
+differs from PyTorch's.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from typing import Any
 
 import click
 import torch
+import torch._dynamo.utils
 import torch.nn.functional as F
 from torch import Tensor
 from torch.export import Dim
@@ -29,7 +30,7 @@ import deplodock
 from deplodock.errors import DeplodockError
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "data_sizes.md"
-EXECUTORS = ("reference", "cpu", "emulator")
+EXECUTORS = ("cpu", "emulator", "reference")
 WAYS = ("compile", "torch.compile", "breaks")
 """`deplodock.compile`; `torch.compile` that captures sizes from data; `torch.compile` by default, with graph breaks."""
 
@@ -177,7 +178,7 @@ def padded_packed_padded(x: Tensor, lengths: Tensor) -> Tensor:
 
 @program(lambda: [(torch.randn(12, D), v) for v in LENGTHS])
 def attention_of_packed_sequences(x: Tensor, lengths: Tensor) -> Tensor:
-    """Packs tokens of several images, as NaViT does: attention is inside of each image."""
+    """Attends inside of each image, with the tokens of several images packed, as in NaViT."""
     image = torch.repeat_interleave(torch.arange(lengths.shape[0]), lengths)
     tokens = x[: image.shape[0]]
     scores = tokens @ tokens.t()
@@ -261,7 +262,7 @@ def first_integers(n: Tensor) -> Tensor:
     return torch.arange(n.item()) * 2
 
 
-@program(lambda: _numbers(N, rows))
+@program(lambda: _numbers(N, rows), raises=[3])
 def first_rows(x: Tensor, n: Tensor) -> Tensor:
     return x[: n.item()].sum(0) + x[n.item() :].amax()
 
@@ -290,7 +291,13 @@ def detections(boxes: Tensor, score: Tensor) -> tuple[Tensor, Tensor]:
 
 @program(lambda: [(rows(), torch.randn(3, D, D), torch.randint(0, k, (N,))) for k in (3, 1, 2)])
 def experts(x: Tensor, w: Tensor, choice: Tensor) -> Tensor:
-    """Applies the weights of an expert to the rows that chose it, in a loop over experts."""
+    """Applies the weights of each expert to the rows that chose it, in a loop over experts.
+
+    Args:
+        x: rows.
+        w: weights of the experts.
+        choice: number of the expert of each row.
+    """
     out = torch.zeros_like(x)
     for e in range(w.shape[0]):
         chosen = torch.where(choice == e)[0]
@@ -358,3 +365,154 @@ def embedding_of_selected(token: Tensor, table: Tensor, mask: Tensor) -> Tensor:
 def number_as_a_factor(x: Tensor) -> Tensor:
     n = (x > 0).sum().item()
     return x * n + torch.full((n,), 2.0).sum()
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Outcome of one program.
+
+    Attributes:
+        program: name of the program.
+        way: way to compile it, one of `WAYS`.
+        executor: one of `EXECUTORS`.
+        outcome: `right`, or a line with the difference or the refusal.
+        breaks: graph breaks of `torch.compile`.
+    """
+
+    program: str
+    way: str
+    executor: str
+    outcome: str
+    breaks: int = 0
+
+
+def compiled(program: Program, way: str, executor: str) -> Callable[..., Any]:
+    """Returns a compiled program.
+
+    Args:
+        program: the program.
+        way: one of `WAYS`.
+        executor: one of `EXECUTORS`.
+    """
+    if way == "compile":
+        return deplodock.compile(program.function, program.cases[0], executor=executor, dynamic_shapes=program.shapes)
+    return torch.compile(program.function, backend="deplodock", options={"executor": executor})
+
+
+def verdict_of(name: str, way: str, executor: str) -> Verdict:
+    """Runs all cases of a program, and compares them with PyTorch.
+
+    Args:
+        name: name of the program.
+        way: one of `WAYS`.
+        executor: one of `EXECUTORS`.
+    """
+    program, captures = PROGRAMS[name], way == "torch.compile"
+    torch._dynamo.reset()
+    torch._dynamo.utils.counters.clear()
+    options = {"capture_scalar_outputs": captures, "capture_dynamic_output_shape_ops": captures}
+    with torch._dynamo.config.patch(**options), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            run = compiled(program, way, executor)
+            outcomes = [_outcome(program, run, i) for i in range(len(program.cases))]
+        except DeplodockError as error:
+            outcomes = [f"refused: {error}"]
+    breaks = sum(torch._dynamo.utils.counters["graph_break"].values())
+    return Verdict(name, way, executor, next((o for o in outcomes if o != "right"), "right"), breaks)
+
+
+def _outcome(program: Program, run: Callable[..., Any], number: int) -> str:
+    """Returns `right`, or how a case differs from PyTorch. An error is right where PyTorch raises one."""
+    arguments = program.cases[number]
+    if number in program.raises:
+        try:
+            run(*_copied(arguments))
+        except (DeplodockError, RuntimeError, IndexError):
+            return "right"
+        return f"case {number}: expected an error, as PyTorch raises, but got a result"
+    expected = program.function(*_copied(arguments))
+    try:
+        result = run(*_copied(arguments))
+        torch.testing.assert_close(result, expected, rtol=1e-4, atol=1e-4, equal_nan=True)
+    except AssertionError as error:
+        return f"case {number}: wrong: {' '.join(str(error).split())[:200]}"
+    except (DeplodockError, RuntimeError) as error:
+        return f"case {number}: {type(error).__name__}: {' '.join(str(error).split())[:200]}"
+    return "right"
+
+
+def _copied(arguments: Arguments) -> Arguments:
+    return pytree.tree_map(torch.clone, arguments)
+
+
+def page_of(verdicts: Sequence[Verdict]) -> str:
+    """Returns the text of the page with the verdicts."""
+    columns = list(dict.fromkeys((v.way, v.executor) for v in verdicts))
+    by_cell = {(v.program, v.way, v.executor): v for v in verdicts}
+    lines = [
+        "# Programs whose sizes depend on data",
+        "",
+        "Written by `python -m benchmarks.compiler.data_sizes --update`. Each program runs with several arguments, for",
+        "which its sizes are 0, 1, some and all, and is compared with eager PyTorch. `torch.compile` captures sizes",
+        "(`capture_scalar_outputs`, `capture_dynamic_output_shape_ops`). With its default options (*breaks*) the graph",
+        "breaks at each size; the number of breaks is shown.",
+        "",
+        f"| program | {' | '.join(f'{way}, {executor}' for way, executor in columns)} |",
+        f"|---|{'---|' * len(columns)}",
+    ]
+    for name in PROGRAMS:
+        cells = [_cell(by_cell.get((name, way, executor))) for way, executor in columns]
+        lines.append(f"| `{name}` | {' | '.join(cells)} |")
+    right = [sum(v.outcome == "right" for v in verdicts if (v.way, v.executor) == column) for column in columns]
+    lines.append(f"| right of {len(PROGRAMS)} | {' | '.join(map(str, right))} |")
+    return "\n".join(lines) + "\n"
+
+
+def _cell(verdict: Verdict | None) -> str:
+    if verdict is None:
+        return "not run"
+    return f"right, {verdict.breaks} breaks" if verdict.breaks and verdict.outcome == "right" else verdict.outcome
+
+
+def _read(journal: Path | None) -> dict[tuple[str, str, str], Verdict]:
+    if journal is None or not journal.exists():
+        return {}
+    verdicts = [Verdict(**entry) for entry in json.loads(journal.read_text(encoding="utf-8"))]
+    return {(v.program, v.way, v.executor): v for v in verdicts}
+
+
+def _selected(ways: Sequence[str], executors: Sequence[str], only: str) -> Iterator[tuple[str, str, str]]:
+    for way in ways:
+        for executor in executors if way == "compile" else executors[:1]:
+            yield from ((name, way, executor) for name in PROGRAMS if only in name)
+
+
+@click.command()
+@click.option("--executor", "executors", multiple=True, type=click.Choice(EXECUTORS), default=EXECUTORS)
+@click.option("--way", "ways", multiple=True, type=click.Choice(WAYS), default=WAYS)
+@click.option("--only", default="", help="Runs the programs whose names contain this text.")
+@click.option("--journal", type=click.Path(path_type=Path), help="Stores the verdicts, so that a run continues.")
+@click.option("--update", is_flag=True, help="Writes docs/data_sizes.md.")
+@click.option("-v", "--verbose", is_flag=True, help="Prints every verdict.")
+def main(
+    executors: Sequence[str], ways: Sequence[str], only: str, journal: Path | None, update: bool, verbose: bool
+) -> None:
+    """Compares programs whose sizes depend on data with PyTorch."""
+    verdicts = _read(journal)
+    for key in _selected(ways, executors, only):
+        if key not in verdicts:
+            verdicts[key] = verdict_of(*key)
+            if verbose or verdicts[key].outcome != "right":
+                click.echo(f"{' '.join(key)}: {verdicts[key].outcome}")
+            if journal is not None:
+                journal.write_text(json.dumps([vars(v) for v in verdicts.values()], indent=1), encoding="utf-8")
+    wrong = [v for v in verdicts.values() if v.outcome != "right"]
+    click.echo(f"{len(verdicts) - len(wrong)} right of {len(verdicts)}")
+    if update:
+        PAGE.write_text(page_of([*verdicts.values()]), encoding="utf-8")
+    sys.exit(bool(wrong))
+
+
+if __name__ == "__main__":
+    main()

@@ -17,6 +17,7 @@ for example, whether a reshape keeps the number of elements, or which symbol is 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
@@ -49,6 +50,9 @@ from .extents import Count, Extent, ExtentError, SymbolAttr, extents_of, least, 
 SIZES = "deplodock.sizes"
 """Name of the attribute of `@main` that lists the derived sizes; a size follows the sizes that it is computed from."""
 
+
+CONDITION = "condition"
+"""Prefix of the names of derived sizes that are no sizes: they check a condition by their range."""
 
 _PRIMES = (5, 7, 3, 11)
 """Values that `sample_sizes` assigns to symbols: distinct, so that a mixed-up dimension shows."""
@@ -109,6 +113,15 @@ class DerivedAttr(FormattedAttr):
         if kind != "product" and len(affine.results) != 2:
             raise VerifyException(f"expected two sizes for the {kind} {self.symbol}, but got {len(affine.results)}")
 
+    @property
+    def formula(self) -> str:
+        """Definition for messages, such as `u0 mod 2`."""
+        names = [operand.hint for operand in self.operands]
+        texts = [re.sub(r"\bs(\d+)\b", lambda m: names[int(m[1])], str(e)) for e in self.map.data.results]
+        if len(texts) == 1:
+            return texts[0][1:-1] if texts[0].startswith("(") else texts[0]
+        return {"product": " * ", "quotient": " floordiv ", "remainder": " mod "}[self.kind.data].join(texts)
+
     def value(self, sizes: Sizes) -> int:
         """Returns the size for given `sizes` of its operands. Raises ShapeError if it divides by a size that is not
         positive."""
@@ -156,7 +169,10 @@ class Sizes:
         waiting = list[DerivedAttr]()
         for d in self.pending:
             if all(operand.hint in self.values for operand in d.operands):
-                value = d.value(self)
+                value, least_value, most_value = d.value(self), d.symbol.minimum, d.symbol.maximum
+                if d.symbol.hint.startswith(CONDITION) and not least_value <= value <= most_value:
+                    legal = str(least_value) if least_value == most_value else f"{least_value} to {most_value}"
+                    raise ShapeError(f"expected {d.formula} to be {legal}, but got {value}", location=location)
                 _check_range(d.symbol, value, None, location)
                 self.values[d.symbol.hint] = value
             else:

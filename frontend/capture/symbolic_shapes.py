@@ -22,7 +22,7 @@ from torch.utils._sympy.value_ranges import ValueRanges, bound_sympy
 from xdsl.dialects.builtin import ArrayAttr
 from xdsl.ir.affine import AffineExpr, AffineMap
 
-from ...dialects.shapes.binding import DerivedAttr
+from ...dialects.shapes.binding import CONDITION, DerivedAttr
 from ...dialects.shapes.extents import Extent, SymbolAttr
 from ...dialects.tensor.builder import Number
 from ...errors import UnsupportedError
@@ -189,7 +189,7 @@ class SizeTable:
         """Adds a check that a difference of sizes is not 0: its square is at least 1."""
         operands: list[SymbolAttr] = []
         factor = self._affine(difference, operands)
-        symbol = SymbolAttr.get(self._fresh("condition0"), 1, LARGEST_DIFFERENCE)
+        symbol = SymbolAttr.get(self._fresh(f"{CONDITION}0"), 1, LARGEST_DIFFERENCE)
         self._derived.append(DerivedAttr.get(symbol, AffineMap(0, len(operands), (factor, factor)), operands))
 
     def _hinted(self, expr: Any) -> Any:
@@ -252,7 +252,7 @@ class SizeTable:
         kind = _kind(expr)
         results = [self._affine(f, operands) for f in (expr.args if kind else [expr])]
         if within is not None:
-            symbol = SymbolAttr.get(self._fresh("condition0"), *within)
+            symbol = SymbolAttr.get(self._fresh(f"{CONDITION}0"), *within)
             self._derived.append(
                 DerivedAttr.get(symbol, AffineMap(0, len(operands), tuple(results)), operands, kind or "product")
             )
@@ -300,7 +300,7 @@ class SizeTable:
 
     def _fresh(self, name: str) -> str:
         """Returns `name`, or the name with another number at its end if a symbol has that name."""
-        taken = {s.hint for s in self._known.values()}
+        taken = {s.hint for s in self._known.values()} | {d.symbol.hint for d in self._derived}
         stem = re.sub(r"[^a-z0-9_]", "_", name.lower())
         stem = stem if stem[0].isalpha() else f"s_{stem}"
         count, base = 0, re.sub(r"[0-9]+$", "", stem) if stem in taken else stem

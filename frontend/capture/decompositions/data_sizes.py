@@ -36,10 +36,11 @@ def true_positions(mask: Tensor) -> Tensor:
     elements add 0 to a row nearby. The additional last row makes every row legal if no element is true.
     """
     total = mask.shape[0]
-    size = read_size(mask.sum(), total)
-    rows = torch.zeros(size + 1, dtype=torch.int64, device=mask.device)
+    # The host waits for the size, so all operators that do not depend on it come first.
     row = (mask.cumsum(0) - 1).clamp(min=0)
     place = torch.where(mask, torch.arange(total, device=mask.device), 0)
+    size = read_size(mask.sum(), total)
+    rows = torch.zeros(size + 1, dtype=torch.int64, device=mask.device)
     return rows.index_add(0, row, place).narrow(0, 0, size)
 
 

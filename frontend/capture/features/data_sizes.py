@@ -127,6 +127,7 @@ def _remove_unused(graph: Graph) -> None:
 
     The size of an index with a mask is always legal, so that such an assertion holds.
     """
+    graph.eliminate_dead_code()
     for size in graph.find_nodes(op="call_function", target=aten.sym_size.int):
         source = size.args[0]
         assert isinstance(source, Node)
