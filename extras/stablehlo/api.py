@@ -150,7 +150,7 @@ def from_jax(
         function: a function of arrays, such as `jax.jit` or `jax.grad` of one, or an artifact of `jax.export`.
         args: example arguments: arrays, numbers or `jax.ShapeDtypeStruct`, nested in tuples, lists and dictionaries.
             Sizes of `jax.export.symbolic_shape` vary from call to call. An artifact needs none.
-        fast_math: whether exponentials, quotients and square roots may be approximated.
+        fast_math: whether exponentials and quotients may be approximated.
         options: options of `compile_module`, such as `target` and `executor`.
 
     Returns:

@@ -1,7 +1,8 @@
 """Import of a StableHLO module into the tensor dialect.
 
 `imported` walks the function `@main` in the order of its operations and calls the rule of each. Calls of other
-functions are inlined. Values are stored in frames, one for each function or region that is being imported.
+functions are inlined. Layers that repeat become functions (`torch-outline-layers`). Values are stored in frames, one
+for each function or region that is being imported.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ from xdsl.dialects.func import FuncOp, ReturnOp
 from xdsl.ir import Attribute, Block, Operation, SSAValue
 from xdsl.utils.exceptions import VerifyException
 
-from ...dialects.payload import element_type
+from ...dialects import make_context
+from ...dialects.payload import ConstantOp, element_type
 from ...dialects.shapes.binding import SIZES, Polynomial
 from ...dialects.shapes.extents import Extent, extents_of, extents_text, tensor_of
 from ...dialects.support.calls import CONSTANTS, set_numbers
@@ -26,6 +28,7 @@ from ...dialects.support.locations import file_line_of
 from ...dialects.tensor import ScanOp
 from ...dialects.tensor.builder import Builder
 from ...errors import CompileError, UnsupportedError
+from ...passes.torch.outline_layers import OutlineLayersPass
 from .arguments import argument_extents
 from .locations import location_of_text
 from .loops import Steps
@@ -36,6 +39,11 @@ from .types import HloType, static_type, type_of
 
 MOST_OPERATIONS = 200_000
 """Operations of StableHLO that an import may walk, inlined calls and unrolled loops included."""
+
+MIN_LAYER, MIN_REPEATS = 24, 4
+"""Half of the operations of a layer that is outlined, and the number of equal layers. A layer of a transformer has about
+130 operations. Nothing is fused across the boundaries of a layer, so few repetitions stay as they are. Chosen by
+hand."""
 
 UNKNOWN = 1 << 62
 """Bound of a variable without a known range."""
@@ -66,7 +74,7 @@ class Options:
     """Options of an import.
 
     Attributes:
-        fast_math: whether exponentials, quotients and square roots may be approximated.
+        fast_math: whether exponentials and quotients may be approximated.
         file: name of the file of the module, or empty.
     """
 
@@ -126,7 +134,11 @@ class _Importer:
         set_numbers(main, CONSTANTS, range(len(inputs), len(inputs) + len(self.tables)))
         erase_unused(main.body.block)
         steps = used_steps(builder.functions)
-        return Imported(ModuleOp([main, *steps]), self.tables, inputs, declared)
+        module = ModuleOp([main, *steps])
+        if len(main.body.block.ops) >= 2 * MIN_REPEATS * MIN_LAYER:
+            sink_constants(main.body.block)
+            OutlineLayersPass(MIN_LAYER, "tensor.reduce", MIN_REPEATS).apply(make_context(), module)
+        return Imported(module, self.tables, inputs, declared)
 
     def fresh(self, word: str, bounds: tuple[int, int] | None) -> str:
         """Returns the name of a new variable in polynomials. `bounds`: its range; None if it is not known."""
@@ -149,6 +161,15 @@ def erase_unused(block: Block) -> None:
         if op.results and not any(r.uses for r in op.results):
             op.detach()
             op.erase()
+
+
+def sink_constants(block: Block) -> None:
+    """Copies constants for each of their users, so that no layer has a constant as its argument."""
+    for op in [op for op in block.ops if isinstance(op, ConstantOp)]:
+        for use in list(op.result.uses)[1:]:
+            copy = op.clone()
+            block.insert_op_before(copy, use.operation)
+            use.operation.operands[use.index] = copy.result
 
 
 def used_steps(scans: Sequence[tuple[ScanOp, FuncOp]]) -> list[FuncOp]:
@@ -208,8 +229,9 @@ class Frame:
     # The interface of rules
 
     @property
-    def options(self) -> Options:
-        return self.importer.options
+    def fast_math(self) -> bool:
+        """True if exponentials and quotients may be approximated."""
+        return self.importer.options.fast_math
 
     def value(self, value: ir.Value) -> SSAValue:
         """Returns the tensor of a value of this frame or of one around it."""

@@ -66,7 +66,11 @@ class _Parser:
         sign = self._peek()
         if sign == ":":
             numbers = self._position()
-            return file_location(self.file if name == "-" else name, *numbers) if name != "-" or self.file else UnknownLoc()
+            return (
+                file_location(self.file if name == "-" else name, *numbers)
+                if name != "-" or self.file
+                else UnknownLoc()
+            )
         if sign != "(":
             return named_location(name, UnknownLoc())
         self._next()

@@ -42,6 +42,11 @@ class Scope(Protocol):
     """Values of the blocks around an operation (`importer.Frame`)."""
 
     @property
+    def fast_math(self) -> bool:
+        """True if exponentials and quotients may be approximated."""
+        ...
+
+    @property
     def steps(self) -> Steps | None:
         """Tensors of the step of the innermost scan that is being imported."""
         ...

@@ -100,12 +100,15 @@ class OutlineLayersPass(ModulePass):
 
     **Pipeline position**: first, before operators are decomposed and fused.
 
-    **Options**: `min_ops`: minimum operations of a layer.
+    **Options**: `min_ops`: minimum operations of a layer. `containing`: name of an operation that a layer must contain.
+    `repeats`: minimum number of equal layers.
     """
 
     name = "torch-outline-layers"
 
     min_ops: int = MIN_OPS
+    containing: str = ""
+    repeats: int = 2
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         for function in [f for f in op.ops if isinstance(f, func.FuncOp) and not f.is_declaration]:
@@ -122,10 +125,12 @@ class OutlineLayersPass(ModulePass):
         else:
             runs = find_repeats(ops, 2 * self.min_ops)
         kinds: dict[object, list[Layer]] = {}
+        if self.containing:
+            runs = [run for run in runs if any(o.name == self.containing for o in run)]
         for layer in (Layer(run) for run in runs if len(run) >= self.min_ops):
             kinds.setdefault(layer.key(), []).append(layer)
         for kind in kinds.values():
-            if len(kind) > 1:
+            if len(kind) >= self.repeats:
                 taken = {f.sym_name.data for f in module.ops if isinstance(f, func.FuncOp)}
                 names = (f"layer_{number}" if number else "layer" for number in count())
                 name = next(name for name in names if name not in taken)

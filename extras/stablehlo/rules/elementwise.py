@@ -4,9 +4,12 @@ does on a CPU."""
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import e, log2
 
 from xdsl.dialects import arith, math
+from xdsl.dialects.arith import FastMathFlagsAttr
 from xdsl.dialects.builtin import f64, i1, i32, i64
+from xdsl.dialects.utils import FastMathFlag
 from xdsl.ir import Attribute, Operation, SSAValue
 
 from ....dialects.payload import element_type, is_float, with_element
@@ -55,8 +58,14 @@ def rounded(b: Builder, op: HloOperation, compute: Callable[..., SSAValue], *ope
     return b.cast(compute(*(b.working(x) for x in operands)), op.element)
 
 
+APPROXIMATE = FastMathFlagsAttr((FastMathFlag.APPROX_FUNC,))
+
+
 @rule(*_UNARY)
 def unary(b: Builder, op: HloOperation, x: SSAValue) -> SSAValue:
+    if op.name == "stablehlo.exponential" and op.scope.fast_math and op.element != f64:
+        factor = log2(e)
+        return rounded(b, op, lambda v: b.insert(math.Exp2Op(b.scaled(v, factor), APPROXIMATE)), x)
     return rounded(b, op, lambda v: b.math(_UNARY[op.name], v), x)
 
 
@@ -87,7 +96,10 @@ def multiply(b: Builder, op: HloOperation, x: SSAValue, y: SSAValue) -> SSAValue
 def divide(b: Builder, op: HloOperation, x: SSAValue, y: SSAValue) -> SSAValue:
     if op.element == i1:
         raise op.refuse("division of booleans is not supported")
-    return rounded(b, op, b.div, x, y) if is_float(op.element) else integers.quotient(b, x, y, op.unsigned)
+    if not is_float(op.element):
+        return integers.quotient(b, x, y, op.unsigned)
+    permit = FastMathFlag.ALLOW_RECIP if op.scope.fast_math else None
+    return rounded(b, op, lambda p, q: b.div(p, q, permit=permit), x, y)
 
 
 @rule("stablehlo.remainder")
