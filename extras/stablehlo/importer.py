@@ -40,10 +40,9 @@ from .types import HloType, static_type, type_of
 MOST_OPERATIONS = 200_000
 """Operations of StableHLO that an import may walk, inlined calls and unrolled loops included."""
 
-MIN_LAYER, MIN_REPEATS = 24, 4
-"""Half of the operations of a layer that is outlined, and the number of equal layers. A layer of a transformer has about
-130 operations. Nothing is fused across the boundaries of a layer, so few repetitions stay as they are. Chosen by
-hand."""
+MIN_LAYER, MIN_REPEATS = 16, 4
+"""Half of the operations of a layer that is outlined, and the number of equal layers. Chosen by hand: a layer of a
+transformer has about 130 operations. Nothing is fused across the boundaries of a layer, so few layers stay inlined."""
 
 UNKNOWN = 1 << 62
 """Bound of a variable without a known range."""

@@ -202,3 +202,60 @@ def test_bad_files(fault: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
     assert "bad.stablehlo" in error
     assert message in error
     assert "internal error" not in error
+
+
+def test_equal_layers_are_one_function() -> None:
+    (x,), weights = arrays((3, 8)), arrays(*[(8, 8)] * 5)
+
+    def layers(x: Any, weights: list[Any]) -> Any:
+        for w in weights:
+            y = x - x.mean(-1, keepdims=True)
+            y = y * jax.lax.rsqrt((y * y).mean(-1, keepdims=True) + 1e-5)
+            x = x + jax.nn.softmax(jnp.tanh(y @ w) * 2 + jnp.sin(y), -1) @ w / 3
+        return x
+
+    text = check(layers, x, weights).ir("tensor")
+    assert text.count("func.call @layer") >= 4
+
+
+def test_fast_math() -> None:
+    """Exponentials and quotients get their flags only if the user permits them."""
+    (x,) = arrays((3, 8))
+    assert "fastmath" not in check(jax.nn.softmax, x).ir("tensor")
+    text = check(jax.nn.softmax, x, fast_math=True).ir("tensor")
+    assert "math.exp2" in text
+    assert "fastmath<afn>" in text
+    assert "fastmath<arcp>" in text
+
+
+@pytest.mark.parametrize("bits", [8, 32])
+def test_unsigned_integers(bits: int) -> None:
+    """Unsigned integers are signless at the tensor level, and compute as in XLA."""
+    rng = np.random.default_rng(0)
+    unsigned = jnp.dtype(f"uint{bits}")
+    u, v = (jnp.asarray(rng.integers(0, most, (4, 9)), unsigned) for most in (2**bits, 5))
+
+    def arithmetic(u: Any, v: Any) -> Any:
+        sums = u + v, u - v, u * v, -u, u**v, jax.lax.div(u, v), jax.lax.rem(u, v), u >> v, u << v
+        order = u > v, jnp.maximum(u, v), jnp.minimum(u, v), u.max(0), jnp.argmax(u, 1), jax.lax.clamp(v, u, v + v)
+        return sums, order, u.astype(jnp.float32), u.astype(jnp.int32), u.astype(jnp.uint8)
+
+    assert f"tensor<4x9xi{bits}>" in check(arithmetic, u, v).ir("tensor")
+
+
+def test_conversions_of_floats_saturate() -> None:
+    ends = [127.5, 128.5, -129.5, 255.5, 256.5, 65536, 2147483648, -2147483904, 4294967296, 1e20, np.inf, np.nan]
+    z = jnp.asarray([*ends, *(-e for e in ends)], jnp.float32)
+    check(lambda z: [z.astype(d) for d in ("int8", "int16", "int32", "uint8", "uint16", "uint32", "bool")], z)
+
+
+def test_low_precision_is_rounded_by_each_operation() -> None:
+    """The results are equal to XLA's, bit by bit."""
+    (x,) = arrays((500,), dtype=jnp.bfloat16)
+
+    def chain(x: Any) -> Any:
+        return x * x[::-1] + x * 3, x / 3, jnp.sqrt(jnp.abs(x)) - x
+
+    compiled = deplodock.from_jax(chain, x, executor="reference")
+    for actual, expected in zip(compiled(x), jax.jit(chain)(x), strict=True):
+        np.testing.assert_array_equal(actual, expected)

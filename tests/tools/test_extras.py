@@ -47,6 +47,7 @@ GONE = {
     "ray_workers": ("tune -c torch.ones(3).exp() --ray local", "No such option '--ray'"),
     "llm": ("generate owner/name --prompt-ids 1", "No such command 'generate'"),
     "artifact": ("run -c torch.ones(3).exp() --weights x", "No such option '--weights'"),
+    "stablehlo": ("run nosuch.stablehlo", "nosuch.stablehlo: error: cannot read the file"),
     "onnx": ("run nosuch.onnx", "nosuch.onnx: error: cannot read the file"),
 }
 """Package -> a command that is no longer there, and its refusal."""
@@ -65,7 +66,7 @@ def without(packages: set[str], folder: Path) -> Path:
     return copy
 
 
-@pytest.mark.parametrize("packages", ["llm ray_workers", "artifact llm onnx ray_workers standalone"])
+@pytest.mark.parametrize("packages", ["llm ray_workers", "artifact llm onnx ray_workers stablehlo standalone"])
 def test_the_rest_works_without(packages: str, tmp_path: Path) -> None:
     """All other modules are imported, and a program is compiled, run and tuned."""
     removed = set(packages.split())

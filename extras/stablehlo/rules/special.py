@@ -1,7 +1,7 @@
 """Rules of special functions that the tensor dialect lacks: their decompositions by StableHLO's own pass.
 
 The pass `chlo-legalize-to-stablehlo` decomposes a function of scalars, whose operations are then applied to tensors. So
-its approximations are those of XLA.
+XLA computes the same approximations.
 """
 
 from __future__ import annotations
