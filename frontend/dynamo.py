@@ -35,6 +35,8 @@ from ..errors import CompileError, DeplodockError, ShapeError, UnsupportedError,
 from .api import CompiledFunction, Options, compile
 from .capture.addressed_views import AddressedViews
 from .capture.decompositions.backward import above_autograd
+from .capture.decompositions.data_sizes import DATA_SIZES
+from .capture.decompositions.operators import by_operator
 from .capture.decompositions.table import decomposition_table, of_packages
 from .capture.eager_fallback import has_effects
 from .capture.features import FEATURES
@@ -171,6 +173,8 @@ def compile_with_gradients(graph: nn.Module, examples: Sequence[Any], options: M
 
     def compiler(part: GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
         compile_options = {name: value for name, value in options.items() if name != "fallback"}
+        leaves: Any = part.graph.output_node().args[0]
+        sizes_in, sizes_out = map(_sizes_among, (part.graph.find_nodes(op="placeholder"), leaves))
         with unset_fake_temporarily():  # Constants of the graph are real tensors.
             program = CompiledFunction(capture_graph(part, options.get("fallback")), **compile_options)
             program.check()
@@ -180,16 +184,26 @@ def compile_with_gradients(graph: nn.Module, examples: Sequence[Any], options: M
 
         def run(*args: Any) -> list[Any]:
             arguments = [torch.empty(0) if a is None else a for a in args] if tokens else args
+            if sizes_in:
+                arguments = [torch.tensor(a) if i in sizes_in else a for i, a in enumerate(arguments)]
             with torch.no_grad():
-                return list(program(*arguments))
+                results = list(program(*arguments))
+            for i in sizes_out:
+                results[i] = int(results[i])
+            return results
 
         return make_boxed_func(run)
 
-    table = {**decomposition_table(), **of_packages(graph)}
+    table = {**decomposition_table(), **by_operator(DATA_SIZES), **of_packages(graph)}
     backend = aot_autograd(fw_compiler=compiler, bw_compiler=compiler, partition_fn=_partition, decompositions=table)
     known_sizes = stand_ins([f for f in FEATURES if f.name == "known_sizes"])
     with sdpa_kernel(SDPBackend.MATH), known_sizes, above_autograd(), AddressedViews():
         return backend(graph, examples)  # pyright: ignore[reportArgumentType]
+
+
+def _sizes_among(nodes: Sequence[Any]) -> set[int]:
+    """Returns the positions of the nodes that are integers: sizes that depend on data."""
+    return {i for i, n in enumerate(nodes) if isinstance(n, Node) and isinstance(n.meta.get("val"), torch.SymInt)}
 
 
 def _partition(joint: GraphModule, *args: Any, **kwargs: Any) -> tuple[GraphModule, GraphModule]:

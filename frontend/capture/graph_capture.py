@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import torch
-from torch.fx import GraphModule, Node
+from torch.fx import Graph, GraphModule, Node
 from torch.utils import _pytree as pytree
 
 from ...errors import CompileError
@@ -21,9 +23,10 @@ from .tracing import Request
 
 
 def capture_graph(graph: GraphModule, fallback: Fallback = None, updated: Sequence[str] = ()) -> CapturedProgram:
-    """Captures a graph of ATen operators without changes in place, and with fixed sizes.
+    """Captures a graph of ATen operators without changes in place, and with sizes that are fixed or depend on data.
 
-    The program has the arguments of the graph, and returns a flat list. Results have the strides of the trace.
+    The program has the arguments of the graph, and returns a flat list. Results have the strides of the trace. An
+    integer that depends on data is a tensor without dimensions in the program (`integers_as_tensors`).
 
     Args:
         graph: the graph. It is changed.
@@ -34,6 +37,7 @@ def capture_graph(graph: GraphModule, fallback: Fallback = None, updated: Sequen
     Raises:
         UnsupportedError: the graph has an operator or a type that the torch dialect does not support.
     """
+    integers_as_tensors(graph.graph)
     inputs = [n for n in graph.graph.nodes if n.op == "placeholder"]
     examples = [n.meta.get("val") for n in inputs]
     arguments = [
@@ -53,6 +57,41 @@ def capture_graph(graph: GraphModule, fallback: Fallback = None, updated: Sequen
         return import_graph(TracedGraph(graph.graph, arguments, *returned, examples, specs, features, calls))
     except CompileError as error:
         raise calls.complete(error) from error.__cause__
+
+
+def integers_as_tensors(graph: Graph) -> None:
+    """Replaces the integer arguments and results of a graph that depend on data by i64 tensors without dimensions.
+
+    AOTAutograd makes such graphs: the forward graph returns a size that the backward graph needs. An integer that is
+    the size of a tensor argument need not be read from its tensor.
+    """
+    inputs = graph.find_nodes(op="placeholder")
+    shapes = (n.meta["val"].shape for n in inputs if isinstance(n.meta.get("val"), torch.Tensor))
+    sizes = {str(size) for shape in shapes for size in shape if isinstance(size, torch.SymInt)}
+    first = next((n for n in graph.nodes if n.op != "placeholder"), None)
+    for node in inputs:
+        number = node.meta.get("val")
+        if isinstance(number, torch.SymInt) and first is not None:
+            with graph.inserting_before(first):
+                target = operator.pos if str(number) in sizes else torch.ops.aten._local_scalar_dense.default
+                read = graph.call_function(target, (node,))
+            node.replace_all_uses_with(read, delete_user_cb=lambda user, read=read: user is not read)
+            read.meta["val"] = number
+            node.meta["val"] = _without_dimensions(graph)
+    output = graph.output_node()
+    leaves: list[Any] = list(output.args[0])  # pyright: ignore[reportArgumentType]
+    for i, leaf in enumerate(leaves):
+        if isinstance(leaf, Node) and isinstance(leaf.meta.get("val"), torch.SymInt):
+            with graph.inserting_before(output):
+                leaves[i] = graph.call_function(torch.ops.aten.full.default, ([], leaf), {"dtype": torch.int64})
+            leaves[i].meta["val"] = _without_dimensions(graph)
+    output.args = (tuple(leaves),)
+
+
+def _without_dimensions(graph: Graph) -> torch.Tensor:
+    mode = fake_mode(graph)
+    with nullcontext() if mode is None else mode:
+        return torch.empty((), dtype=torch.int64)
 
 
 def _constants(graph: GraphModule) -> list[tuple[Node, torch.Tensor]]:

@@ -195,3 +195,21 @@ def test_torch_compile(captures: bool) -> None:
     with torch._dynamo.config.patch(**options):
         check(program, torch.compile(program.function, backend="deplodock", options={"executor": "reference"}))
     assert bool(torch._dynamo.utils.counters["graph_break"]) is not captures
+
+
+def test_training_by_torch_compile() -> None:
+    """The forward graph returns a size that the backward graph takes as a number."""
+
+    def loss(x: Tensor, w: Tensor, mask: Tensor) -> Tensor:
+        chosen = torch.where(mask)[0]
+        return torch.zeros_like(x).index_add(0, chosen, torch.tanh(x[chosen] @ w)).square().sum() + x[mask].sum()
+
+    def gradients(function: Callable[..., Tensor], mask: Tensor) -> tuple[Tensor, Tensor]:
+        x, w = (torch.linspace(-1, 1, n * 4).reshape(n, 4).requires_grad_() for n in (12, 4))
+        return torch.autograd.grad(function(x, w, mask), (x, w))
+
+    torch._dynamo.reset()
+    with torch._dynamo.config.patch(capture_scalar_outputs=True, capture_dynamic_output_shape_ops=True):
+        run = torch.compile(loss, backend="deplodock", fullgraph=True, options={"executor": "reference"})
+        for mask in MASKS:
+            torch.testing.assert_close(gradients(run, mask), gradients(loss, mask), rtol=1e-4, atol=1e-5)
