@@ -55,8 +55,14 @@ class JaxFunction:
         except DeplodockError as error:
             raise presented(error) from error.__cause__
         unsigned = [t.unsigned for t in self.imported.results]
-        arrays = [to_jax(t, u) for t, u in zip(results, unsigned, strict=True)]
+        arrays = [to_jax(*r) for r in zip(results, unsigned, self._signature.types, strict=True)]
         return jax.tree.unflatten(self._signature.results, arrays)
+
+    def __repr__(self) -> str:
+        """Returns the signature of the program, its target and its executor."""
+        inputs, results = (", ".join(map(str, types)) for types in (self.imported.inputs, self.imported.results))
+        where = f"target {self.compilation.target}, executor {self.executor.name}"
+        return f"<deplodock program ({inputs}) -> ({results}), {where}>"
 
     @property
     def compilation(self) -> Compilation:
@@ -90,11 +96,13 @@ class Signature:
     Attributes:
         arguments: structure of the pair of positional and named arguments.
         results: structure of the result.
+        types: data types of the results.
         used: numbers of the arrays that are arguments of the program.
     """
 
     arguments: Any
     results: Any
+    types: Sequence[Any]
     used: Sequence[int]
 
     def leaves(self, args: Any, kwargs: Any) -> list[Any]:
@@ -130,9 +138,11 @@ def lowered(function: Callable[..., Any] | export.Exported, args: Sequence[Any])
             structure = jax.tree.structure((args, {}))
             used = range(structure.num_leaves)
             module: Any = lowering.compiler_ir("stablehlo")
-            return module, Signature(structure, lowering.out_tree, used)
+            types = [leaf.dtype for leaf in jax.tree.leaves(lowering.out_info)]
+            return module, Signature(structure, lowering.out_tree, types, used)
         function = export.export(jitted, platforms=("cpu",))(*args)
-    signature = Signature(function.in_tree, function.out_tree, function.module_kept_var_idx)
+    types = [aval.dtype for aval in function.out_avals]
+    signature = Signature(function.in_tree, function.out_tree, types, function.module_kept_var_idx)
     return of_export(function).module, signature
 
 

@@ -7,10 +7,12 @@ for each function or region that is being imported.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import count
+from math import prod
 
 import numpy as np
 from jaxlib.mlir import ir
@@ -32,7 +34,7 @@ from ...passes.torch.outline_layers import OutlineLayersPass
 from .arguments import argument_extents
 from .locations import location_of_text
 from .loops import Steps
-from .operation import HloOperation
+from .operation import OUTSIDE, HloOperation
 from .registry import rules
 from .sizes import Sizes, SizeTable
 from .types import HloType, static_type, type_of
@@ -103,6 +105,9 @@ class _Importer:
             for op in module.body.operations
             if op.operation.name == "func.func"
         }
+        attributes = module.operation.attributes
+        counts = [attributes[f"mhlo.num_{n}"] for n in ("partitions", "replicas") if f"mhlo.num_{n}" in attributes]
+        self.devices = prod(int(ir.IntegerAttr(c).value) for c in counts)
         self.options = options
         self.tables = list[np.ndarray]()
         self.sizes = SizeTable()
@@ -115,6 +120,8 @@ class _Importer:
         if "main" not in self.functions:
             names = ", ".join(f"@{n}" for n in self.functions) or "none"
             raise UnsupportedError(f"expected a function @main, but got {names}")
+        if self.devices != 1:
+            raise UnsupportedError(f"expected a program for one device, but got one for {self.devices}")
         block = body_of(self.functions["main"])
         inputs = [type_of(a) for a in block.arguments]
         extents = argument_extents(Frame(self), block)
@@ -190,9 +197,9 @@ def used_steps(scans: Sequence[tuple[ScanOp, FuncOp]]) -> list[FuncOp]:
 def _name_arguments(main: FuncOp, block: ir.Block) -> None:
     """Copies the names of arguments, which JAX stores as locations."""
     for argument, theirs in zip(main.args, block.arguments, strict=True):
-        name = str(theirs.location).removeprefix('loc("').removesuffix('")')
-        name = name.split(".")[-1] if name.replace(".", "").isidentifier() else ""
-        argument.name_hint = name if name.isidentifier() and name.isascii() and not name.startswith("loc") else None
+        match = re.fullmatch(r'loc\("([^"]*)"\)', str(theirs.location))
+        name = "" if match is None else re.sub(r"\W+", "_", match[1], flags=re.ASCII).strip("_")
+        argument.name_hint = name if name.isidentifier() else None
 
 
 def body_of(function: ir.Operation) -> ir.Block:
@@ -370,7 +377,7 @@ class Frame:
                 raise op.refuse(f"expected at most {MOST_OPERATIONS} operations, with calls inlined and loops unrolled")
             function = rules().get(op.name)
             if function is None:
-                raise op.refuse("the operation is not supported")
+                raise op.refuse("the operation is not supported", remedy=OUTSIDE)
             b.result_types = [static_type(t) for t in op.results if t.is_static]
             results = function(b, op, *self._operands(b, op))
             results = [results] if isinstance(results, SSAValue) else list(results)

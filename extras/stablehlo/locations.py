@@ -8,12 +8,16 @@ from __future__ import annotations
 
 import re
 from functools import lru_cache
+from pathlib import Path
 
 from xdsl.dialects.builtin import CallSiteLoc, LocationAttr, UnknownLoc
 
 from ...dialects.support.locations import file_line_of, file_location, named_location
 
 _TOKEN = re.compile(r'\s*(?:"((?:[^"\\]|\\.)*)"|(callsite|fused|unknown|at|to)\b|(\d+)|(<(?:[^<>"]|"[^"]*")*>)|(.))')
+
+PACKAGE = str(Path(__file__).parent)
+"""Folder of this package, whose calls are no lines of the user."""
 
 MOST_DEPTH = 100
 """Depth of nested locations that are read; deeper ones are left out."""
@@ -66,11 +70,9 @@ class _Parser:
         sign = self._peek()
         if sign == ":":
             numbers = self._position()
-            return (
-                file_location(self.file if name == "-" else name, *numbers)
-                if name != "-" or self.file
-                else UnknownLoc()
-            )
+            file = self.file if name == "-" else name
+            is_known = file and not file.startswith(PACKAGE)
+            return file_location(file, *numbers) if is_known else UnknownLoc()
         if sign != "(":
             return named_location(name, UnknownLoc())
         self._next()

@@ -26,6 +26,9 @@ T = TypeVar("T")
 
 _REQUIRED = object()
 
+OUTSIDE = "compute it outside of the compiled function"
+"""Remedy for an operation without a rule."""
+
 MONOIDS = {
     "stablehlo.add": "add",
     "stablehlo.multiply": "mul",

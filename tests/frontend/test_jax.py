@@ -14,7 +14,7 @@ jax = pytest.importorskip("jax")
 import jax.numpy as jnp  # noqa: E402
 
 import deplodock  # noqa: E402
-from deplodock.errors import ShapeError, UnsupportedError  # noqa: E402
+from deplodock.errors import ExecutionError, ShapeError, UnsupportedError  # noqa: E402
 from deplodock.tools.cli import main  # noqa: E402
 
 
@@ -259,3 +259,31 @@ def test_low_precision_is_rounded_by_each_operation() -> None:
     compiled = deplodock.from_jax(chain, x, executor="reference")
     for actual, expected in zip(compiled(x), jax.jit(chain)(x), strict=True):
         np.testing.assert_array_equal(actual, expected)
+
+
+def test_arguments_and_results() -> None:
+    """Keys of random numbers keep their type, results do not alias arguments, and mistakes are refused."""
+    key, x = jax.random.key(0), np.ones((3, 4), np.float32)
+
+    def program(key: Any, x: Any, parts: dict[str, Any]) -> Any:
+        key, other = jax.random.split(key)
+        return key, jax.random.bits(other, (5,)), x, x[:0].sum(0), x * parts["scale"]
+
+    args = key, x, {"scale": 2.0}
+    compiled = deplodock.from_jax(program, *args, executor="reference")
+    assert "%parts_scale: tensor<f32>" in compiled.ir("tensor")
+    new_key, numbers, same, empty, scaled = compiled(*args)
+    expected = jax.jit(program)(*args)
+    np.testing.assert_array_equal(jax.random.key_data(new_key), jax.random.key_data(expected[0]))
+    np.testing.assert_array_equal(numbers, expected[1])
+    x[:] = 7
+    assert (same.max(), empty.sum(), scaled.max()) == (1, 0, 2)
+    for wrong, error in (
+        ((key, x[:2], {"scale": 2.0}), ExecutionError),
+        ((key, x.astype(np.int32), {"scale": 2.0}), ExecutionError),
+        ((key, x), ShapeError),
+    ):
+        with pytest.raises(error, match="expected|is "):
+            compiled(*wrong)
+    with pytest.raises(ExecutionError, match="compile the transformed function"):
+        jax.jit(compiled)(*args)

@@ -11,6 +11,7 @@ from ....dialects.shapes.extents import extents_of
 from ....dialects.tensor.builder import work_type
 from ..registry import Builder, HloOperation, rule
 from .elementwise import converted
+from .reductions import reduce_by
 
 
 @rule("stablehlo.dot_general")
@@ -39,4 +40,4 @@ def dot_general(b: Builder, op: HloOperation, x: SSAValue, y: SSAValue) -> SSAVa
     placed = [b.place(v, [at[d] for d in range(len(at))], space) for v, at in zip(wide, (x_at, y_at), strict=True)]
     product = b.mul(*placed)
     kind = "or" if element_type(product.type) == i1 else "add"
-    return b.cast(b.reduce(kind, product, list(range(first_sum, len(space)))), op.element)
+    return b.cast(reduce_by(b, kind, product, list(range(first_sum, len(space)))), op.element)

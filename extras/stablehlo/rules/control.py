@@ -10,6 +10,7 @@ from xdsl.ir import SSAValue
 from ....dialects.shapes.extents import SymbolAttr, extents_of
 from ..importer import Frame
 from ..loops import counted, is_short, scanned, unrolled
+from ..operation import OUTSIDE
 from ..registry import Builder, HloOperation, rule
 
 
@@ -50,6 +51,12 @@ def case(b: Builder, op: HloOperation, index: SSAValue) -> Sequence[SSAValue]:
     return results
 
 
+@rule("sdy.sharding_constraint")
+def sharding_constraint(b: Builder, op: HloOperation, x: SSAValue) -> SSAValue:
+    # The program is for one device.
+    return x
+
+
 @rule("stablehlo.custom_call")
 def custom_call(b: Builder, op: HloOperation, *operands: SSAValue) -> Sequence[SSAValue]:
     target = op.word("call_target_name")
@@ -58,4 +65,4 @@ def custom_call(b: Builder, op: HloOperation, *operands: SSAValue) -> Sequence[S
     if target == "shape_assertion":
         # `arguments.py` has solved the assertions of @main.
         return []
-    raise op.refuse(f"the custom call {target} is not supported")
+    raise op.refuse(f"the custom call {target} is not supported", remedy=OUTSIDE)

@@ -53,7 +53,12 @@ def reduce_by(b: Builder, kind: str, x: SSAValue, over: Sequence[int], unsigned:
     """
     if unsigned and kind in ("max", "min"):
         return ordered(b, b.reduce(kind, ordered(b, x, True), over), True)
-    return b.reduce(kind, b.working(x), over)
+    x = b.working(x)
+    extents = extents_of(x.type)
+    if any(extents[d] == 0 for d in over):
+        number = tensor.identity(tensor.ReductionKind(kind), element_type(x.type))
+        return b.constant(number, [n for d, n in enumerate(extents) if d not in over], element_type(x.type))
+    return b.reduce(kind, x, over)
 
 
 def combined(
