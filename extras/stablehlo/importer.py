@@ -379,12 +379,23 @@ class Frame:
             if function is None:
                 raise op.refuse("the operation is not supported", remedy=OUTSIDE)
             b.result_types = [static_type(t) for t in op.results if t.is_static]
+            if (constant := self._constant(b, op)) is not None:
+                self.values[op.ir.results[0]] = constant
+                return
             results = function(b, op, *self._operands(b, op))
             results = [results] if isinstance(results, SSAValue) else list(results)
             if len(results) != len(op.results):
                 raise op.refuse(f"expected {len(op.results)} results, but the rule returns {len(results)}")
             for value, result, declared in zip(op.ir.results, results, op.results, strict=True):
                 self.values[value] = self._checked(op, result, declared)
+
+    def _constant(self, b: Builder, op: HloOperation) -> SSAValue | None:
+        """Returns the result of an operation as a constant if it is an integer scalar with a known value, else None."""
+        if op.ir.regions or len(op.results) != 1 or op.results[0].dims != () or op.name == "func.call":
+            return None
+        sizes = self.sizes(op.ir.results[0])
+        number = sizes[0].number if sizes else None
+        return None if number is None else b.constant(number, (), op.element)
 
     def _operands(self, b: Builder, op: HloOperation) -> list[SSAValue]:
         values = [self.value(v) for v in op.ir.operands]

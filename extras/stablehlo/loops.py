@@ -162,14 +162,15 @@ def unrolled(b: Builder, op: HloOperation, frame: Frame, loop: Counted, values: 
     """
     body, states = op.body(1), list(values)
     types = op.operands
+    elements = [frame.sizes(v) for v in op.ir.operands]
     for step in range(loop.steps):
-        evaluated = {body.arguments[n]: [loop.value(n, constant(step))] for n in loop.counters}
-        inner = frame.region(evaluated)
         for n in loop.counters:
-            number = loop.value(n, constant(step)).number
-            assert number is not None
-            states[n] = b.constant(number, (), types[n].element)
+            value = loop.value(n, constant(step))
+            assert value.number is not None
+            states[n], elements[n] = b.constant(value.number, (), types[n].element), [value]
+        inner = frame.region({a: e for a, e in zip(body.arguments, elements, strict=True) if e is not None})
         states = inner.run(b, body.block, states)
+        elements = [inner.sizes(v) for v in body.operations[-1].ir.operands]
     return states
 
 

@@ -8,7 +8,7 @@ from xdsl.ir import Operation, SSAValue
 
 from ....dialects.payload import element_type
 from ....dialects.tensor.builder import width_of
-from ..registry import Builder, HloOperation, rule
+from ..registry import Builder, HloOperation, number_of, rule
 
 
 def least(width: int) -> int:
@@ -95,7 +95,9 @@ def shift(b: Builder, op: HloOperation, x: SSAValue, y: SSAValue) -> SSAValue:
     if op.element == i1:
         raise op.refuse("shifts of booleans are not supported")
     assert isinstance(op.element, IntegerType)
-    width = op.element.bitwidth
+    width, amount = op.element.bitwidth, number_of(y)
+    if amount is not None and 0 <= amount < width:
+        return b.math(_SHIFTS[op.name], x, y)
     legal = b.both(b.cmp("ge", y, 0), b.cmp("lt", y, width))
     if op.name == "stablehlo.shift_right_arithmetic":
         return b.math(arith.ShRSIOp, x, b.select(legal, y, b.like(y, width - 1)))

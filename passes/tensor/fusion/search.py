@@ -262,13 +262,14 @@ class Search:
         op = self.values[value].owner
         while isinstance(op, IndexMapOp | CastOp):
             op = op.operands[0].owner
-        operands, todo = 0, [op.source] if isinstance(op, ReduceOp) else []
+        operands, todo, visited = 0, [op.source] if isinstance(op, ReduceOp) else [], set[SSAValue]()
         while todo:
             operand = todo.pop()
+            if operand in visited:
+                continue
+            visited.add(operand)
             if isinstance(operand.owner, Operation) and not isinstance(operand.owner, Call | ReduceOp | PrefixScanOp):
                 number = self.number.get(operand)
-                if number is not None and operands >> number & 1:
-                    continue
                 operands |= 0 if number is None or number in self.fixed else 1 << number
                 todo += operand.owner.operands
         return operands
