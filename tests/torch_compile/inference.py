@@ -146,6 +146,7 @@ VIEWS = {
     "itself": lambda x: x,
     "permute of unflatten": lambda x: x.unflatten(1, (3, 1)).permute(2, 1, 0),
     "diagonal": lambda x: x.diagonal(),
+    "einsum": lambda x: torch.einsum("ij->ji", x),
     "as_strided": lambda x: x.as_strided((2, 2), (1, 2)),
     "copy": lambda x: x.clone(),
 }

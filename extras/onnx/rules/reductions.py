@@ -23,15 +23,22 @@ def _none(x: Tensor, axes: list[int]) -> bool:
 
 
 def _largest(x: Tensor, axes: list[int], keep: bool) -> Tensor:
-    if _none(x, axes):
-        return x.to(torch.float64).sum(axes, keep) - float("inf")
-    return torch.any(x.to(torch.int32), axes, keep) if x.dtype == torch.bool else torch.amax(x, axes, keep)
+    if x.dtype == torch.bool:
+        return torch.any(x.to(torch.int32), axes, keep)
+    return _of_none(x, axes, keep, -1) if _none(x, axes) else torch.amax(x, axes, keep)
 
 
 def _smallest(x: Tensor, axes: list[int], keep: bool) -> Tensor:
-    if _none(x, axes):
-        return x.to(torch.float64).sum(axes, keep) + float("inf")
-    return ~torch.any(~x, axes, keep) if x.dtype == torch.bool else torch.amin(x, axes, keep)
+    if x.dtype == torch.bool:
+        return ~torch.any(~x, axes, keep)
+    return _of_none(x, axes, keep, 1) if _none(x, axes) else torch.amin(x, axes, keep)
+
+
+def _of_none(x: Tensor, axes: list[int], keep: bool, sign: int) -> Tensor:
+    """Returns the largest (`sign` is -1) or smallest of no elements: an end of the type's range, or an infinity."""
+    limits = None if x.is_floating_point() else torch.iinfo(x.dtype)
+    fill = sign * float("inf") if limits is None else limits.min if sign < 0 else limits.max
+    return torch.full_like(x.sum(axes, keep).to(x.dtype), fill)
 
 
 def _product(x: Tensor, axes: list[int], keep: bool) -> Tensor:

@@ -127,9 +127,13 @@ def _view_of_input(node: Node, inputs: Collection[str]) -> ResultMemory | None:
         target = node.target
         if not parents or not isinstance(target, torch._ops.OpOverload) or target is _FRESH:
             return None
-        if _returns_argument(target):
-            parents.sort(key=lambda p, view=view: _geometry(_tensor(p)) != _geometry(view))
-        else:
+        parents.sort(key=lambda p, view=view: _geometry(_tensor(p)) != _geometry(view))
+        if not _returns_argument(target):
+            view_operators.append((node, target, parents[0], part))
+        elif not target._schema.is_mutable and _geometry(_tensor(parents[0])) != _geometry(view):
+            # An operator that is a view inside, such as `einsum("ij->ji", x)`. Its schema names no alias.
+            if len(node.all_input_nodes) > 1:
+                return None
             view_operators.append((node, target, parents[0], part))
         node, part, view = parents[0], None, _tensor(parents[0])
     with at_node(result):
