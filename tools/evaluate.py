@@ -39,7 +39,7 @@ class Program:
         names: names of the argument tensors; empty for the names of the parameters.
         place: file and line of the source.
         dynamic_shapes: sizes that vary, as for `deplodock.compile`.
-        expected: function that returns the results of another system on the arguments; default: eager PyTorch.
+        expected: the same function in another system; default: eager PyTorch.
         peer: name of that system.
     """
 
@@ -49,7 +49,7 @@ class Program:
     names: tuple[str, ...] = ()
     place: tuple[str, int] | None = None
     dynamic_shapes: Any = None
-    expected: Callable[[], list[torch.Tensor]] | None = None
+    expected: Callable[..., Any] | None = None
     peer: str = "PyTorch"
 
 

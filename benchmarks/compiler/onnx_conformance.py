@@ -29,7 +29,8 @@ from onnx import ModelProto, TensorProto, numpy_helper
 
 import deplodock
 from deplodock.errors import CompileError
-from deplodock.extras.onnx.model import OnnxModule, prepared
+from deplodock.extras.onnx.files import prepared
+from deplodock.extras.onnx.model import OnnxModule
 from deplodock.extras.onnx.registry import RULES, load_rules
 from deplodock.extras.onnx.values import DTYPES
 from deplodock.frontend.capture.arrays import to_numpy, to_torch

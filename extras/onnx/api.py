@@ -6,7 +6,8 @@ from os import PathLike, fspath
 
 from onnx import ModelProto
 
-from .model import OnnxModule, check, prepared, read_model
+from .files import check, prepared, read_model
+from .model import OnnxModule
 from .values import OnnxError, reason_of
 
 
@@ -29,6 +30,8 @@ def from_onnx(model: str | PathLike[str] | ModelProto) -> OnnxModule:
         return OnnxModule(read_model(model), fspath(model))
     try:
         check(model)
+    except OnnxError:
+        raise
     except Exception as error:  # onnx raises errors of many kinds
         raise OnnxError(f"is no valid ONNX model: {reason_of(error)}") from None
     return OnnxModule(prepared(model, "model.onnx"))

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ...tools.modes import Source
 
@@ -32,14 +33,14 @@ class OnnxSource(Source):
 
         module = from_onnx(file)
         args = module.example_inputs()
-        expected = _runtime(module, file, args)
         names = tuple(i.name for i in module.inputs)
-        options = {} if expected is None else {"expected": expected, "peer": "onnxruntime"}
+        peer = _runtime(module, file)
+        options = {} if peer is None else {"expected": peer, "peer": "onnxruntime"}
         return Program(module, args, names=names, place=(file, 1), dynamic_shapes=module.dynamic_shapes(), **options)
 
 
-def _runtime(module: OnnxModule, file: str, args: tuple[torch.Tensor, ...]):
-    """Returns a function that computes the results by onnxruntime, or None without it."""
+def _runtime(module: OnnxModule, file: str) -> Callable[..., Any] | None:
+    """Returns the model in onnxruntime, or None if that is not installed or lacks an operator of the model."""
     try:
         import onnxruntime
     except ImportError:
@@ -47,10 +48,21 @@ def _runtime(module: OnnxModule, file: str, args: tuple[torch.Tensor, ...]):
     import numpy as np
 
     from ...frontend.capture.arrays import to_numpy, to_torch
+    from .values import OnnxError, reason_of
 
-    def expected() -> list[torch.Tensor]:
-        session = onnxruntime.InferenceSession(file, providers=["CPUExecutionProvider"])
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4  # its errors are raised
+    try:
+        session = onnxruntime.InferenceSession(file, options, providers=["CPUExecutionProvider"])
+    except Exception:  # onnxruntime raises errors of many kinds
+        return None
+
+    def run(*args: torch.Tensor) -> Any:
         inputs = {i.name: to_numpy(a) for i, a in zip(module.inputs, args, strict=True)}
-        return [to_torch(np.asarray(r)) for r in session.run(module.outputs, inputs)]
+        try:
+            results = tuple(to_torch(np.asarray(r)) for r in session.run(module.outputs, inputs))
+        except Exception as error:
+            raise OnnxError(f"onnxruntime does not run the model: {reason_of(error)}", location=file) from None
+        return results[0] if len(results) == 1 else results
 
-    return expected
+    return run

@@ -28,6 +28,7 @@ from typing import Any, Protocol, TypeAlias, get_args, get_type_hints
 from onnx import GraphProto
 from torch import Tensor
 
+from .limits import Budget
 from .values import Env, HostArray, OnnxError, Value
 
 Host: TypeAlias = HostArray
@@ -103,14 +104,23 @@ def _described(function: Callable[..., Any]) -> Rule:
     return Rule(function, host, None if variadic else len(inputs), attributes, groups, WORDS.intersection(names))
 
 
+POINTWISE = set[str]()
+"""Names of elementwise operators without attributes."""
+
+CONTRACTIONS = frozenset(("MatMul", "Gemm", "Einsum"))
+
+
 def pointwise(functions: Mapping[str, Callable[..., Any]]) -> None:
     """Registers functions of one or two tensors as rules of operators without attributes."""
+    POINTWISE.update(functions)
     for operator, function in functions.items():
         RULES["", operator] = Rule(function, (False,), None, {}, {}, frozenset())
 
 
 class Subgraphs(Protocol):
-    """Evaluator of subgraphs (`model.Evaluator`)."""
+    """Evaluator of subgraphs (`evaluator.Evaluator`)."""
+
+    budget: Budget
 
     def subgraph(self, graph: GraphProto, inputs: Sequence[Value], env: Env) -> list[Value]:
         """Returns the results of a subgraph.

@@ -74,9 +74,15 @@ def array_of(tensor: TensorProto) -> HostArray:
         raise OnnxError(f"the constant {tensor.name!r} cannot be read: {reason_of(error)}") from None
 
 
+def shown(name: str) -> str:
+    """Returns a name of a file in one line of at most 80 characters, with unprintable characters escaped."""
+    return repr(name)[1:-1][:80]
+
+
 def reason_of(error: BaseException) -> str:
-    """Returns the text of an error in one line, or its type if it has none."""
-    return " ".join(str(error).split())[:200] or type(error).__name__
+    """Returns the text of an error in one line, or its type if it has none. Unprintable characters are escaped."""
+    words = " ".join(str(error).split())[:200]
+    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in words) or type(error).__name__
 
 
 def to_tensor(array: HostArray) -> torch.Tensor:
@@ -85,6 +91,13 @@ def to_tensor(array: HostArray) -> torch.Tensor:
         flat = [torch.scalar_tensor(size, dtype=torch.int64) for size in array.reshape(-1)]
         return torch.stack(flat).reshape(array.shape) if flat else torch.zeros(array.shape, dtype=torch.int64)
     return to_torch(array)
+
+
+def axis_of(axis: int, rank: int) -> int:
+    """Returns an axis counted from the first one. Raises OnnxError if a tensor of that rank does not have it."""
+    if not -rank <= axis < rank:
+        raise OnnxError(f"expected an axis from {-rank} to {rank - 1}, but got {axis}")
+    return int(axis) % rank
 
 
 def numbers(value: HostArray) -> list[Any]:

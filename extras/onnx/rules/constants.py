@@ -8,8 +8,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ..limits import check_table
 from ..registry import Host, refuse, rule
-from ..values import HostArray, dtype_of, number
+from ..values import HostArray, axis_of, dtype_of, number
 
 
 @rule("Constant")
@@ -21,14 +22,14 @@ def constant(
     value_int: int | None = None,
     value_ints: list[int] | None = None,
 ) -> Any:
+    if sum(v is not None for v in (value, value_float, value_floats, value_int, value_ints)) != 1:
+        refuse("expected a constant with one value of numbers; text and sparse constants are not supported")
     # The result stays an array. It becomes a tensor if a later rule takes a tensor.
     if value is not None:
         return np.asarray(value)
     if value_int is not None or value_ints is not None:
         return np.array(value_ints if value_int is None else value_int, dtype=np.int64)
-    if value_float is not None or value_floats is not None:
-        return np.array(value_floats if value_float is None else value_float, dtype=np.float32)
-    return refuse("text and sparse constants are not supported")
+    return np.array(value_floats if value_float is None else value_float, dtype=np.float32)
 
 
 def _cosines(size: int, periodic: int, coefficients: tuple[float, ...]) -> np.ndarray[Any, Any]:
@@ -36,6 +37,7 @@ def _cosines(size: int, periodic: int, coefficients: tuple[float, ...]) -> np.nd
 
     The values begin at 0. The last one is 2 pi, or one step before it if the window is `periodic`.
     """
+    check_table(size)
     n = np.arange(size) * (2 * np.pi / max(size if periodic else size - 1, 1))
     return sum(((-1) ** k * c * np.cos(k * n) for k, c in enumerate(coefficients)), np.zeros(size))
 
@@ -64,7 +66,7 @@ def dft(
     opset: int,
 ) -> Tensor:
     # The last dimension of `x` has one element (the real part) or two (with the imaginary part), and is no axis.
-    dim = (int(number(axis)) if axis is not None else -2 if opset >= 20 else axis_) % x.dim()
+    dim = axis_of(int(number(axis)) if axis is not None else -2 if opset >= 20 else axis_, x.dim())
     signal = torch.complex(x[..., 0], x[..., 1] if x.shape[-1] == 2 else torch.zeros_like(x[..., 0]))
     count = None if length is None else int(number(length))
     if inverse and onesided:
@@ -95,6 +97,7 @@ def mel_weight_matrix(
 ) -> Tensor:
     # The weights depend on constants only, so they are computed on the host.
     count, points = int(number(bins)), int(number(length)) // 2 + 1
+    check_table(points, count + 2)
 
     def mel(f: float) -> float:
         return 2595 * np.log10(1 + f / 700)

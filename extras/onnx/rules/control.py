@@ -29,6 +29,8 @@ def evaluate_if(node: ControlNode) -> Sequence[Value]:
     if not isinstance(condition, torch.Tensor):
         return node.subgraph(branches[0] if _tracing_number(condition, "a condition") else branches[1], [])
     then, otherwise = ([node.evaluator.tensor(v) for v in node.subgraph(branch, [])] for branch in branches)
+    if not len(then) == len(otherwise) == node.outputs:
+        refuse(f"expected branches with {node.outputs} results, but they have {len(then)} and {len(otherwise)}")
     for a, b in zip(then, otherwise, strict=True):
         if a.shape != b.shape or a.dtype != b.dtype:
             reason = "expected results of one type and shape from both branches, because the condition is computed"
@@ -44,6 +46,7 @@ def evaluate_loop(node: ControlNode) -> Sequence[Value]:
     collected = list[list[torch.Tensor]]()
     n = 0
     while goes_on and n < count:
+        node.evaluator.budget.take_iteration()
         if n == LONGEST_LOOP:
             refuse(f"expected a loop of at most {LONGEST_LOOP} iterations, which are unrolled")
         step: list[Value] = [np.array(n, dtype=np.int64), np.array(True)]
@@ -60,6 +63,8 @@ def evaluate_loop(node: ControlNode) -> Sequence[Value]:
 def evaluate_scan(node: ControlNode) -> Sequence[Value]:
     """Evaluates `Scan` by unrolling: the body is called with slices of the last inputs."""
     count = node.attributes["num_scan_inputs"]
+    if not 0 < count <= len(node.inputs):
+        refuse(f"expected num_scan_inputs from 1 to {len(node.inputs)}, the number of inputs, but got {count}")
     states, sequences = [*node.inputs[:-count]], [node.evaluator.tensor(v) for v in node.inputs[-count:]]
     axes = node.attributes.get("scan_input_axes", [0] * count)
     backward = node.attributes.get("scan_input_directions", [0] * count)
@@ -68,6 +73,7 @@ def evaluate_scan(node: ControlNode) -> Sequence[Value]:
         refuse(f"expected a scan of a fixed number of steps, at most {LONGEST_LOOP}, but got {steps}")
     collected = list[list[torch.Tensor]]()
     for n in range(steps):
+        node.evaluator.budget.take_iteration()
         places = [steps - 1 - n if b else n for b in backward]
         rows = [s.select(a, p) for s, a, p in zip(sequences, axes, places, strict=True)]
         results = node.subgraph("body", [*states, *rows])

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ..registry import Host, refuse, rule
-from ..values import number
+from ..values import axis_of, number
 
 
 def _wrapped(index: Tensor, extent: int) -> Tensor:
@@ -21,7 +21,7 @@ def _wrapped(index: Tensor, extent: int) -> Tensor:
 
 @rule("Gather")
 def gather(x: Tensor, index: Tensor, *, axis: int = 0) -> Tensor:
-    dim = axis % x.dim()
+    dim = axis_of(axis, x.dim())
     taken = x.index_select(dim, _wrapped(index, x.shape[dim]).reshape(-1))
     return taken.reshape(*x.shape[:dim], *index.shape, *x.shape[dim + 1 :])
 
@@ -78,7 +78,7 @@ def tensor_scatter(
     begin = torch.zeros(past.shape[0], dtype=torch.int64) if write is None else write.to(torch.int64)
     index = begin.unsqueeze(1) + steps
     index = torch.remainder(index, extent) if mode == "circular" else index
-    dim = axis % past.dim()
+    dim = axis_of(axis, past.dim())
     shape = [past.shape[0] if d == 0 else count if d == dim else 1 for d in range(past.dim())]
     return torch.scatter(past, dim, index.reshape(shape).expand(update.shape), update)
 

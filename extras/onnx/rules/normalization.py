@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ..registry import refuse, rule
-from ..values import DTYPES, dtype_of
+from ..values import DTYPES, axis_of, dtype_of
 from .contractions import quantized
 
 
@@ -59,7 +59,7 @@ def layer_norm(
     y = y if bias is None else y + bias
     if outputs == 1:
         return y
-    axes = [*range(axis % x.dim(), x.dim())]
+    axes = [*range(axis_of(axis, x.dim()), x.dim())]
     wide = x.to(dtype_of(stash_type))
     mean = wide.mean(axes, True)
     return [y, mean, torch.rsqrt((wide - mean).square().mean(axes, True) + epsilon)][:outputs]
@@ -84,7 +84,7 @@ def _along(values: Tensor, x: Tensor, axis: int, block_size: int) -> Tensor:
         return values.repeat_interleave(block_size, axis).narrow(axis, 0, x.shape[axis])
     if values.numel() == 1 and values.dim() <= 1:
         return values.reshape(())
-    return values.reshape([-1 if d == axis % x.dim() else 1 for d in range(x.dim())])
+    return values.reshape([-1 if d == axis_of(axis, x.dim()) else 1 for d in range(x.dim())])
 
 
 @rule("QuantizeLinear")

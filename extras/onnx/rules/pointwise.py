@@ -216,11 +216,11 @@ def softmax(x: Tensor, *, axis: int = -1, op: str) -> Tensor:
 
 @rule("Dropout")
 def dropout(
-    x: Tensor, ratio: Tensor | None = None, training: Host | None = None, *, seed: int | None = None, outputs: int
+    x: Tensor, ratio: Host | None = None, training: Host | None = None, *, seed: int | None = None, outputs: int
 ) -> Any:
     # Outside of training a copy of the input. The seed does not matter there.
     if training is not None and number(training):
-        if ratio is None or float(ratio) != 0:
+        if ratio is None or number(ratio) != 0:
             refuse("dropout in training mode draws random numbers, which is not supported")
     mask = torch.ones_like(x, dtype=torch.bool)
     return [torch.clone(x), mask][:outputs] if outputs > 1 else torch.clone(x)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from ..registry import refuse, rule
+from .control import LONGEST_LOOP
 
 GATES = {"LSTM": (0, 2, 3, 1), "GRU": (1, 0, 2), "RNN": (0,)}
 """Position in ONNX of the gates of PyTorch: input, forget, cell, output; reset, update, new; the only one."""
@@ -58,29 +60,25 @@ def recurrent(
     directions = w.shape[0]
     parameters = {"activation_alpha": activation_alpha, "activation_beta": activation_beta}
     _check(op, activations, directions, clip=clip, input_forget=input_forget, **parameters)
-    if lengths is not None:
-        refuse("sequence lengths are not supported; pass whole sequences")
+    if directions != (2 if direction == "bidirectional" else 1):
+        refuse(f"expected weights of {3 - directions} directions for {direction}, but got {directions}")
+    if hidden_size not in (None, r.shape[-1]):
+        refuse(f"expected weights of the hidden size {hidden_size}, but they have {r.shape[-1]}")
     if layout:
         x = x.transpose(0, 1)
         h, c = (None if s is None else s.transpose(0, 1) for s in (h, c))
     size, batch = r.shape[-1], x.shape[1]
     zeros = torch.zeros(directions, batch, size, dtype=x.dtype)
     h, c = zeros if h is None else h, zeros if c is None else c
-    if op == "LSTM" and peepholes is not None or op == "GRU" and not linear_before_reset:
-        states = [
-            _steps(
-                x,
-                w[d],
-                r[d],
-                None if b is None else b[d],
-                h[d],
-                c[d],
-                None if peepholes is None else peepholes[d],
-                op,
-                direction == "reverse" or d == 1,
-            )
+    if peepholes is not None or lengths is not None or op == "GRU" and not linear_before_reset:
+        if not isinstance(x.shape[0], int) or x.shape[0] > LONGEST_LOOP:
+            refuse(f"expected at most {LONGEST_LOOP} steps, which are unrolled, but got {x.shape[0]}")
+        inputs = [[None if v is None else v[d] for v in (w, r, b, h, c, peepholes)] for d in range(directions)]
+        layers = [
+            _Layer(op, *inputs[d], linear=bool(linear_before_reset), backward=direction == "reverse" or d == 1)
             for d in range(directions)
         ]
+        states = [layer(x, lengths) for layer in layers]
         ys = torch.stack([s[0] for s in states], 1)
         last, cell = (torch.stack([s[n] for s in states], 0) for n in (1, 2))
     else:
@@ -104,31 +102,64 @@ def recurrent(
     return [ys, last, cell][: max(outputs, 1)]
 
 
-def _steps(
-    x: Tensor, w: Tensor, r: Tensor, b: Tensor | None, h: Tensor, c: Tensor, p: Tensor | None, op: str, backward: bool
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Unrolls one direction of an LSTM with peepholes, or of a GRU that resets before its product, which PyTorch has
-    not. Returns all hidden states, the last one and the last cell."""
-    if b is None:
-        b = torch.zeros(2 * w.shape[0], dtype=x.dtype)
-    of_input, of_state = b.chunk(2, 0)
-    states: list[Tensor] = []
-    order = range(x.shape[0] - 1, -1, -1) if backward else range(x.shape[0])
-    for t in order:
-        if op == "GRU":
-            z, reset, new = (torch.matmul(x[t], w.T) + of_input).chunk(3, -1)
-            rz, rr, rn = r.chunk(3, 0)
-            bz, br, bn = of_state.chunk(3, 0)
+@dataclass(frozen=True)
+class _Layer:
+    """One direction of a recurrent layer in ONNX's order of gates, for what PyTorch's operators lack.
+
+    Attributes:
+        op: LSTM, GRU or RNN.
+        w, r, b: weights of the input and of the state, and the biases of both.
+        h, c: initial state and cell.
+        p: weights of the cell in the gates of an LSTM.
+        linear: whether a GRU resets after its product.
+        backward: whether steps are taken from the last to the first.
+    """
+
+    op: str
+    w: Tensor
+    r: Tensor
+    b: Tensor | None
+    h: Tensor
+    c: Tensor
+    p: Tensor | None
+    linear: bool
+    backward: bool
+
+    def __call__(self, x: Tensor, lengths: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+        """Returns all hidden states, the last one and the last cell. After the length of a sequence states are 0."""
+        h, c = self.h, self.c
+        states: list[Tensor] = []
+        for t in reversed(range(x.shape[0])) if self.backward else range(x.shape[0]):
+            new_h, new_c = self._step(x[t], h, c)
+            if lengths is None:
+                h, c = new_h, new_c
+                states.append(h)
+            else:
+                inside = (lengths > t).unsqueeze(-1)
+                h, c = torch.where(inside, new_h, h), torch.where(inside, new_c, c)
+                states.append(torch.where(inside, new_h, torch.zeros_like(new_h)))
+        return torch.stack(states[::-1] if self.backward else states), h, c
+
+    def _step(self, x: Tensor, h: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
+        biases = (0.0, 0.0) if self.b is None else self.b.chunk(2, 0)
+        of_input = torch.matmul(x, self.w.T) + biases[0]
+        if self.op == "GRU" and not self.linear:
+            rz, rr, rn = self.r.chunk(3, 0)
+            bz, br, bn = (0.0, 0.0, 0.0) if self.b is None else biases[1].chunk(3, 0)  # pyright: ignore
+            z, reset, new = of_input.chunk(3, -1)
             z = torch.sigmoid(z + torch.matmul(h, rz.T) + bz)
             reset = torch.sigmoid(reset + torch.matmul(h, rr.T) + br)
             new = torch.tanh(new + torch.matmul(reset * h, rn.T) + bn)
-            h = (1 - z) * new + z * h
-        else:
-            i, o, f, g = (torch.matmul(x[t], w.T) + torch.matmul(h, r.T) + of_input + of_state).chunk(4, -1)
-            pi, po, pf = p.chunk(3, 0) if p is not None else (0, 0, 0)
-            i, f = torch.sigmoid(i + pi * c), torch.sigmoid(f + pf * c)
-            c = f * c + i * torch.tanh(g)
-            o = torch.sigmoid(o + po * c)
-            h = o * torch.tanh(c)
-        states.append(h)
-    return torch.stack(states[::-1] if backward else states), h, c
+            return (1 - z) * new + z * h, c
+        of_state = torch.matmul(h, self.r.T) + biases[1]
+        if self.op == "GRU":
+            (z, reset, new), (hz, hr, hn) = of_input.chunk(3, -1), of_state.chunk(3, -1)
+            z, reset = torch.sigmoid(z + hz), torch.sigmoid(reset + hr)
+            return (1 - z) * torch.tanh(new + reset * hn) + z * h, c
+        if self.op == "RNN":
+            return torch.tanh(of_input + of_state), c
+        i, o, f, g = (of_input + of_state).chunk(4, -1)
+        pi, po, pf = (0.0, 0.0, 0.0) if self.p is None else self.p.chunk(3, 0)
+        i, f = torch.sigmoid(i + pi * c), torch.sigmoid(f + pf * c)
+        c = f * c + i * torch.tanh(g)
+        return torch.sigmoid(o + po * c) * torch.tanh(c), c

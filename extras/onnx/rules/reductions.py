@@ -10,12 +10,12 @@ import torch
 from torch import Tensor
 
 from ..registry import Host, rule
-from ..values import number, numbers
+from ..values import axis_of, number, numbers
 
 
 def _axes(x: Tensor, axes: Host | Sequence[int] | None) -> list[int]:
     chosen = [*range(x.dim())] if axes is None or not len(axes) else [int(a) for a in axes]
-    return sorted(a % max(x.dim(), 1) for a in chosen)
+    return sorted(axis_of(a, max(x.dim(), 1)) for a in chosen)
 
 
 def _none(x: Tensor, axes: list[int]) -> bool:
@@ -101,7 +101,7 @@ def arg_extreme(x: Tensor, *, axis: int = 0, keepdims: int = 1, select_last_inde
 
 @rule("CumSum", "CumProd")
 def cumulate(x: Tensor, axis: Host, *, exclusive: int = 0, reverse: int = 0, op: str) -> Tensor:
-    dim = int(number(axis)) % x.dim()
+    dim = axis_of(number(axis), x.dim())
     y = x.flip(dim) if reverse else x
     if exclusive:
         start = torch.full_like(y.narrow(dim, 0, 1), 0 if op == "CumSum" else 1)

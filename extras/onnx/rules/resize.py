@@ -9,8 +9,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ..limits import check_table
 from ..registry import Host, refuse, rule
-from ..values import numbers
+from ..values import axis_of, numbers
 
 
 def _positions(
@@ -111,7 +112,7 @@ def resize(
     # Interpolates each dimension by itself, as a selection of elements or as a product with a constant matrix.
     if op == "Upsample":
         roi, scales, coordinate_transformation_mode, nearest_mode = None, roi, "asymmetric", "floor"
-    dims = [*range(x.dim())] if axes is None else [a % x.dim() for a in axes]
+    dims = [*range(x.dim())] if axes is None else [axis_of(a, x.dim()) for a in axes]
     extents = [x.shape[d] for d in dims]
     if any(not isinstance(e, int) for e in extents):
         refuse("the sizes of the image vary, which is not supported")
@@ -133,6 +134,7 @@ def resize(
         extent, count = extents[n], counts[n]
         if extent == count and factors[n] == 1.0 and not crop:
             continue
+        check_table(count, 1 if mode == "nearest" else extent)
         at = _positions(count, extent, factors[n], coordinate_transformation_mode, box[n], box[n + len(dims)])
         if crop:
             shape = [-1 if d == dim else 1 for d in range(x.dim())]

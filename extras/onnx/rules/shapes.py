@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ..registry import Host, host_rule, refuse, rule
-from ..values import DTYPES, LARGEST_KNOWN, HostArray, dtype_of, number, numbers, to_tensor
+from ..values import DTYPES, LARGEST_KNOWN, HostArray, axis_of, dtype_of, number, numbers, to_tensor
 
 
 @rule("Shape")
@@ -60,7 +60,7 @@ def squeeze(x: Tensor, axes: Host | None = None) -> Tensor:
 @rule("Unsqueeze")
 def unsqueeze(x: Tensor, axes: Host) -> Tensor:
     rank = x.dim() + axes.size
-    for axis in sorted(int(a) % rank for a in numbers(axes)):
+    for axis in sorted(axis_of(a, rank) for a in numbers(axes)):
         x = x.unsqueeze(axis)
     return x
 
@@ -91,7 +91,9 @@ def concat(*tensors: Tensor, axis: int) -> Tensor:
 def split(x: Tensor, sizes: Host | None = None, *, axis: int = 0, num_outputs: int | None = None, outputs: int) -> Any:
     if sizes is not None:
         return [*torch.split(x, numbers(sizes), axis)]
-    count = num_outputs or outputs
+    count = outputs if num_outputs is None else num_outputs
+    if count != outputs:
+        refuse(f"expected {outputs} for num_outputs, the number of results, but got {count}")
     extent = x.shape[axis]
     return [*torch.split(x, -(-extent // count), axis)] if extent % count else [*torch.chunk(x, count, axis)]
 
@@ -99,7 +101,7 @@ def split(x: Tensor, sizes: Host | None = None, *, axis: int = 0, num_outputs: i
 @rule("Slice")
 def slice_(x: Tensor, starts: Host, ends: Host, axes: Host | None = None, steps: Host | None = None) -> Tensor:
     first, last = numbers(starts), numbers(ends)
-    dims = range(len(first)) if axes is None else [int(a) % x.dim() for a in numbers(axes)]
+    dims = range(len(first)) if axes is None else [axis_of(a, x.dim()) for a in numbers(axes)]
     strides = [1] * len(first) if steps is None else numbers(steps)
     for begin, end, dim, step in zip(first, last, dims, strides, strict=True):
         if step > 0:
@@ -117,7 +119,7 @@ def slice_(x: Tensor, starts: Host, ends: Host, axes: Host | None = None, steps:
 def pad(
     x: Tensor, pads: Host, value: Tensor | None = None, axes: Host | None = None, *, mode: str = "constant"
 ) -> Tensor:
-    dims = range(x.dim()) if axes is None else [int(a) % x.dim() for a in numbers(axes)]
+    dims = range(x.dim()) if axes is None else [axis_of(a, x.dim()) for a in numbers(axes)]
     amounts = numbers(pads)
     by_dim = dict(zip(dims, zip(amounts[: len(dims)], amounts[len(dims) :], strict=True), strict=True))
     if mode == "constant":
@@ -202,7 +204,7 @@ def reverse_sequence(x: Tensor, lengths: Tensor, *, batch_axis: int = 1, time_ax
 
 @rule("CenterCropPad")
 def center_crop_pad(x: Tensor, shape: Host, *, axes: Sequence[int] | None = None) -> Tensor:
-    dims = range(x.dim()) if axes is None else [a % x.dim() for a in axes]
+    dims = range(x.dim()) if axes is None else [axis_of(a, x.dim()) for a in axes]
     for dim, size_after in zip(dims, numbers(shape), strict=True):
         extent = x.shape[dim]
         if size_after < extent:
@@ -240,6 +242,8 @@ def _truncated(x: HostArray, y: HostArray) -> HostArray:
     """Returns quotients of whole numbers, rounded to zero. For sizes this is a floor division."""
     if object in (x.dtype, y.dtype):
         return x // y
+    if not y.all():
+        refuse("a size is divided by zero")
     return (np.sign(x) * np.sign(y) * (np.abs(x) // np.abs(y))).astype(x.dtype)
 
 
@@ -274,7 +278,7 @@ def host_slice(
 ) -> Any:
     if not _integers(x) or x.size > LARGEST_KNOWN:
         return NotImplemented
-    dims = range(starts.size) if axes is None else [int(a) % x.ndim for a in axes]
+    dims = range(starts.size) if axes is None else [axis_of(a, x.ndim) for a in axes]
     index = [slice(None)] * x.ndim
     strides = [1] * starts.size if steps is None else steps.tolist()
     for begin, end, dim, step in zip(starts.tolist(), ends.tolist(), dims, strides, strict=True):
@@ -307,6 +311,38 @@ def host_cast(x: HostArray, *, to: int, saturate: int = 1, round_mode: str = "up
         if dtype in (torch.int64, torch.int32) and _integers(x)
         else NotImplemented
     )
+
+
+@host_rule("Expand")
+def host_expand(x: HostArray, shape: HostArray) -> Any:
+    try:
+        sizes = np.broadcast_shapes(x.shape, tuple(numbers(shape)))
+    except (TypeError, ValueError):  # symbolic sizes, or sizes that do not fit
+        return NotImplemented
+    return np.broadcast_to(x, sizes).copy() if prod(sizes) <= LARGEST_KNOWN else NotImplemented
+
+
+@host_rule("Tile")
+def host_tile(x: HostArray, repeats: HostArray) -> Any:
+    counts = numbers(repeats)
+    small = repeats.dtype != object and x.size * prod(counts) <= LARGEST_KNOWN and len(counts) == x.ndim
+    return np.tile(x, counts) if small and min(counts, default=0) >= 0 else NotImplemented
+
+
+@host_rule("ConstantOfShape")
+def host_constant_of_shape(shape: HostArray, *, value: HostArray | None = None) -> Any:
+    sizes = numbers(shape)
+    if shape.dtype == object or min(sizes, default=0) < 0 or prod(sizes) > LARGEST_KNOWN:
+        return NotImplemented
+    return np.full(sizes, 0 if value is None else value.reshape(-1)[0], np.float32 if value is None else value.dtype)
+
+
+@host_rule("Range")
+def host_range(start: HostArray, limit: HostArray, delta: HostArray) -> Any:
+    if not all(a.dtype.kind in "iu" for a in (start, limit, delta)) or not number(delta):
+        return NotImplemented
+    values = range(number(start), number(limit), number(delta))
+    return np.array(values, dtype=start.dtype) if len(values) <= LARGEST_KNOWN else NotImplemented
 
 
 @host_rule("Identity")
