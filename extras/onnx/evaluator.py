@@ -14,7 +14,7 @@ from onnx.reference import ReferenceEvaluator
 
 from ...errors import CompileError
 from .files import DOMAINS, OLDEST
-from .limits import DEEPEST_NESTING, Budget, check_memory
+from .limits import DEEPEST_NESTING, Budget, check_memory, graphs_of
 from .registry import CONTRACTIONS, HOST_RULES, POINTWISE, RULES, STRUCTURES, ControlNode, Rule
 from .values import LARGEST_KNOWN, NUMBERS, Env, HostArray, OnnxError, Stored, Value, array_of, reason_of, shown
 
@@ -39,28 +39,9 @@ def versions_of(imports: ModelProto | FunctionProto) -> dict[str, int]:
     return {"" if o.domain in DOMAINS else o.domain: o.version for o in imports.opset_import}
 
 
-def count_nodes(nodes: Iterable[NodeProto], functions: Mapping[tuple[str, str], FunctionProto]) -> int:
-    """Returns the number of nodes with those of subgraphs and, for each call, of functions."""
-    counts: dict[tuple[str, str], int] = {}
-
-    def count(nodes: Iterable[NodeProto], around: frozenset[tuple[str, str]]) -> int:
-        total = 0
-        for node in nodes:
-            key = node.domain, node.op_type
-            if key in functions and key not in counts:
-                if key in around:
-                    raise OnnxError(f"the function {node.op_type!r} calls itself")
-                counts[key] = count(functions[key].node, around | {key})
-            inner = (count(g.node, around) for a in node.attribute for g in graphs_of(a))
-            total += 1 + counts.get(key, 0) + sum(inner)
-        return total
-
-    return count(nodes, frozenset())
-
-
-def graphs_of(attribute: AttributeProto) -> Iterable[GraphProto]:
-    """Returns the subgraphs in an attribute."""
-    return [attribute.g] if attribute.HasField("g") else attribute.graphs
+def names_of(node: NodeProto) -> set[str]:
+    """Returns the names of the values that a node and its subgraphs take."""
+    return {*node.input, *(n for a in node.attribute for g in graphs_of(a) for n in free_names(g))} - {""}
 
 
 def free_names(graph: GraphProto) -> set[str]:

@@ -9,6 +9,7 @@ import onnx
 from onnx import GraphProto, ModelProto, TensorProto
 from onnx.external_data_helper import load_external_data_for_model
 
+from .limits import check_nodes
 from .values import OnnxError, reason_of
 
 OLDEST = 13
@@ -58,6 +59,7 @@ def check(model: ModelProto) -> None:
             tensor.CopyFrom(TensorProto(name=tensor.name, data_type=tensor.data_type, dims=[0], raw_data=b""))
     onnx.checker.check_model(copy)
     _check_versions(copy)
+    check_nodes(copy)
     for tensor, sizes in without_data:
         tensor.dims[:] = sizes
     onnx.shape_inference.infer_shapes(copy, check_type=True)

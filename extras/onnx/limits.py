@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Any
 
 import torch
+from onnx import AttributeProto, GraphProto, ModelProto, NodeProto
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -26,9 +27,6 @@ MOST_NODES = 50_000
 MOST_ITERATIONS = 4096
 """Iterations of all loops in one call, which are unrolled."""
 
-MOST_DIMENSIONS = 64
-"""Dimensions of a tensor, as in PyTorch and NumPy."""
-
 DEEPEST_NESTING = 64
 """Functions and subgraphs inside each other."""
 
@@ -41,8 +39,6 @@ def check_memory(shape: Sequence[Any], item_bytes: int, name: str) -> None:
         item_bytes: bytes of an element.
         name: description of the tensor for the message.
     """
-    if len(shape) > MOST_DIMENSIONS:
-        raise OnnxError(f"expected tensors of at most {MOST_DIMENSIONS} dimensions, but {name} has {len(shape)}")
     needed = prod(s for s in shape if isinstance(s, int)) * item_bytes
     if needed > MEMORY_BYTES:
         sizes = ", ".join(map(str, shape))
@@ -123,3 +119,29 @@ class Budget:
         self.iterations -= 1
         if self.iterations < 0:
             raise OnnxError(f"expected loops with at most {MOST_ITERATIONS} iterations together, which are unrolled")
+
+
+def graphs_of(attribute: AttributeProto) -> Iterable[GraphProto]:
+    """Returns the subgraphs in an attribute."""
+    return [attribute.g] if attribute.HasField("g") else attribute.graphs
+
+
+def check_nodes(model: ModelProto) -> None:
+    """Raises OnnxError if a model has too many nodes, with those of subgraphs and, for each call, of functions."""
+    functions = {(f.domain, f.name): f for f in model.functions}
+    counts: dict[tuple[str, str], int] = {}
+
+    def count(nodes: Iterable[NodeProto], around: frozenset[tuple[str, str]]) -> int:
+        total = 0
+        for node in nodes:
+            key = node.domain, node.op_type
+            if key in functions and key not in counts:
+                if key in around:
+                    raise OnnxError(f"the function {node.op_type!r} calls itself")
+                counts[key] = count(functions[key].node, around | {key})
+            inner = (count(g.node, around) for a in node.attribute for g in graphs_of(a))
+            total += 1 + counts.get(key, 0) + sum(inner)
+        return total
+
+    if (total := count(model.graph.node, frozenset())) > MOST_NODES:
+        raise OnnxError(f"expected at most {MOST_NODES} nodes, with those of functions, but got {total}")

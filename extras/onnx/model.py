@@ -22,9 +22,9 @@ from torch import nn
 from torch.export import Dim
 
 from ...frontend.capture.arrays import to_numpy
-from .evaluator import RANDOM, Evaluator, count_nodes, free_names, graphs_of, value_of, versions_of
+from .evaluator import RANDOM, Evaluator, names_of, value_of, versions_of
 from .files import DOMAINS
-from .limits import FOLDED_BYTES, MEMORY_BYTES, MOST_NODES, FoldingLimit, TooLargeError, check_memory
+from .limits import FOLDED_BYTES, MEMORY_BYTES, FoldingLimit, TooLargeError, check_memory
 from .registry import load_rules
 from .values import Env, HostArray, OnnxError, Stored, Value, array_of, dtype_of, to_tensor
 
@@ -57,8 +57,6 @@ class OnnxModule(nn.Module):
             graph = model.graph
             if replaced := [name for domain, name in self.functions if domain in DOMAINS]:
                 raise OnnxError(f"expected functions in a domain of their own, but {replaced[0]!r} is in ONNX's")
-            if (count := count_nodes(graph.node, self.functions)) > MOST_NODES:
-                raise OnnxError(f"expected at most {MOST_NODES} nodes, with those of functions, but got {count}")
             for tensor in graph.initializer:
                 self.constants[tensor.name] = self._store(array_of(tensor))
             for sparse in graph.sparse_initializer:
@@ -125,7 +123,7 @@ class OnnxModule(nn.Module):
         remaining: list[NodeProto] = []
         evaluator, limit = Evaluator(self), FoldingLimit(FOLDED_BYTES)
         for node in graph.node:
-            names = {*node.input, *(n for a in node.attribute for g in graphs_of(a) for n in free_names(g))} - {""}
+            names = names_of(node)
             if node.op_type in RANDOM or not all(name in self.constants for name in names):
                 remaining.append(node)
                 continue
@@ -140,7 +138,15 @@ class OnnxModule(nn.Module):
             for name, array in zip(filter(None, node.output), arrays, strict=True):
                 self.constants[name] = self._store(array) if isinstance(array, np.ndarray) else array
             limit.remaining -= sum(a.nbytes for a in arrays if isinstance(a, np.ndarray))
+        self._drop_constants({*self.outputs, *(n for node in remaining for n in names_of(node))})
         return remaining
+
+    def _drop_constants(self, used: set[str]) -> None:
+        """Removes the constants that only computed nodes use."""
+        self.constants = {name: value for name, value in self.constants.items() if name in used}
+        buffers = {value.buffer for value in self.constants.values() if isinstance(value, Stored)}
+        for unused in self._buffers.keys() - buffers:
+            del self._buffers[unused]
 
 
 @contextmanager

@@ -24,6 +24,10 @@ LARGEST_KNOWN = 64
 """Largest number of elements of a host value that arithmetic on the host yields or takes."""
 
 
+MOST_DIMENSIONS = 64
+"""Dimensions of a tensor, as in PyTorch and NumPy."""
+
+
 class OnnxError(CompileError):
     """An ONNX model cannot be read, or it has an operator, an attribute or a type that is not supported."""
 
@@ -103,6 +107,13 @@ def axis_of(axis: int, rank: int) -> int:
 def numbers(value: HostArray) -> list[Any]:
     """Returns the elements of a host value, which may be symbolic sizes, as Python numbers."""
     return [e if value.dtype == object else e.item() for e in np.asarray(value).reshape(-1)]
+
+
+def sizes_of(value: HostArray) -> list[Any]:
+    """Returns the elements of a host value that has one for each dimension. Raises OnnxError if there are too many."""
+    if value.size > MOST_DIMENSIONS:
+        raise OnnxError(f"expected tensors of at most {MOST_DIMENSIONS} dimensions, but got {value.size}")
+    return numbers(value)
 
 
 def number(value: HostArray) -> Any:

@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ..registry import Host, host_rule, refuse, rule
-from ..values import DTYPES, LARGEST_KNOWN, HostArray, axis_of, dtype_of, number, numbers, to_tensor
+from ..values import DTYPES, LARGEST_KNOWN, HostArray, axis_of, dtype_of, number, numbers, sizes_of, to_tensor
 
 
 @rule("Shape")
@@ -39,7 +39,7 @@ def _sizes(sizes: Sequence[Any]) -> HostArray:
 
 @rule("Reshape")
 def reshape(x: Tensor, shape: Host, *, allowzero: int = 0) -> Tensor:
-    sizes = numbers(shape)
+    sizes = sizes_of(shape)
     if not allowzero:
         sizes = [x.shape[n] if isinstance(s, int) and s == 0 else s for n, s in enumerate(sizes)]
     return x.reshape(sizes)
@@ -59,7 +59,7 @@ def squeeze(x: Tensor, axes: Host | None = None) -> Tensor:
 
 @rule("Unsqueeze")
 def unsqueeze(x: Tensor, axes: Host) -> Tensor:
-    rank = x.dim() + axes.size
+    rank = x.dim() + len(sizes_of(axes))
     for axis in sorted(axis_of(a, rank) for a in numbers(axes)):
         x = x.unsqueeze(axis)
     return x
@@ -73,13 +73,13 @@ def transpose(x: Tensor, *, perm: Sequence[int] | None = None) -> Tensor:
 @rule("Expand")
 def expand(x: Tensor, shape: Host) -> Tensor:
     return x.expand(
-        torch.broadcast_shapes(x.shape, torch.Size(numbers(shape)) if shape.dtype != object else numbers(shape))
+        torch.broadcast_shapes(x.shape, torch.Size(sizes_of(shape)) if shape.dtype != object else sizes_of(shape))
     )
 
 
 @rule("Tile")
 def tile(x: Tensor, repeats: Host) -> Tensor:
-    return x.repeat(numbers(repeats))
+    return x.repeat(sizes_of(repeats))
 
 
 @rule("Concat")
@@ -182,7 +182,7 @@ def eye_like(x: Tensor, *, dtype: int | None = None, k: int = 0) -> Tensor:
 @rule("ConstantOfShape")
 def constant_of_shape(shape: Host, *, value: HostArray | None = None) -> Tensor:
     fill = to_tensor(np.zeros(1, np.float32) if value is None else value)
-    return torch.full(numbers(shape), fill.item(), dtype=fill.dtype)
+    return torch.full(sizes_of(shape), fill.item(), dtype=fill.dtype)
 
 
 @rule("Range")
