@@ -185,7 +185,7 @@ class Evaluator:
             return self.module.tensor(value)
         if isinstance(value, torch.Tensor):
             reason = f"expected a constant, or a value that follows from shapes, for the input {node.input[position]!r}"
-            raise OnnxError(f"{reason}, but got a tensor that is computed")
+            raise OnnxError(f"{reason}, but got a tensor that is computed", remedy="make it a constant of the model")
         return value.array if isinstance(value, Stored) else value
 
     def _body(
@@ -206,7 +206,8 @@ class Evaluator:
         if schema is None or not (schema.has_function or schema.has_context_dependent_function):
             name = shown(f"{domain}.{node.op_type}" if domain else node.op_type)
             state = "no operator of ONNX" if schema is None else "not supported"
-            raise OnnxError(f"the operator {name} is {state} (operator set {version})")
+            remedy = "add a rule for it (extras/onnx/rules), or divide the model before and after the node"
+            raise OnnxError(f"the operator {name} is {state} (operator set {version})", remedy=remedy)
         body = schema.function_body
         if not schema.has_function:
             plain = helper.make_node(node.op_type, node.input, node.output, domain=node.domain)

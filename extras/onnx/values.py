@@ -44,7 +44,8 @@ def dtype_of(number: int) -> torch.dtype:
     """Returns the type of PyTorch for the number of an element type in ONNX. Raises OnnxError if there is none."""
     if number not in DTYPES:
         name = TensorProto.DataType.Name(number) if number in TensorProto.DataType.values() else str(number)
-        raise OnnxError(f"expected numbers of 8 bits or more, but got the element type {name}")
+        remedy = "convert the model to another type"
+        raise OnnxError(f"expected numbers of 8 bits or more, but got the element type {name}", remedy=remedy)
     return DTYPES[number]
 
 

@@ -221,6 +221,6 @@ def dropout(
     # Outside of training a copy of the input. The seed does not matter there.
     if training is not None and number(training):
         if ratio is None or number(ratio) != 0:
-            refuse("dropout in training mode draws random numbers, which is not supported")
+            refuse("dropout in training mode draws random numbers, which is not supported; export for inference")
     mask = torch.ones_like(x, dtype=torch.bool)
     return [torch.clone(x), mask][:outputs] if outputs > 1 else torch.clone(x)
