@@ -100,6 +100,8 @@ class Evaluator:
         """
         if missing := [name for name in node.output[len(results) :] if name]:
             raise OnnxError(f"expected {len(results)} results, but the node also names {missing[0]!r}")
+        if lacking := [name for name, v in zip(node.output, results, strict=False) if name and v is None]:
+            raise OnnxError(f"the result {lacking[0]!r} is not computed")
         if node.op_type in POINTWISE or node.op_type in CONTRACTIONS:
             return
         for name, value in zip(node.output, results, strict=False):
@@ -244,7 +246,7 @@ class Evaluator:
         inside = Evaluator(self.module)
         inside.opsets, inside.budget, inside.depth = self.opsets | versions_of(function), self.budget, self.depth + 1
         inside.run(function.node, env, {**defaults, **attributes})
-        return [value_of(env, name) for name in function.output]
+        return [env.get(name) for name in function.output]
 
     def _check_depth(self) -> None:
         if self.depth >= DEEPEST_NESTING:

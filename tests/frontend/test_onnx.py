@@ -1,8 +1,10 @@
-"""ONNX models: built by hand, compiled and compared with ONNX's reference; and files that are damaged or hostile."""
+"""ONNX models: built by hand, compiled and compared with ONNX's reference or with onnxruntime."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import re
+import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,68 +14,16 @@ import pytest
 onnx = pytest.importorskip("onnx")
 
 import torch  # noqa: E402
-from onnx import TensorProto, helper, numpy_helper  # noqa: E402
+from onnx import TensorProto, helper  # noqa: E402
 from onnx.reference import ReferenceEvaluator  # noqa: E402
+from support import ROOT  # noqa: E402
+from support.onnx_graphs import FLOAT, INT64, MLP, copied, f32, model, node  # noqa: E402
+
+sys.path.insert(0, str(ROOT))
 
 import deplodock  # noqa: E402
 from deplodock.errors import CompileError  # noqa: E402
 from deplodock.tools.cli import main  # noqa: E402
-
-FLOAT, INT64 = TensorProto.FLOAT, TensorProto.INT64
-
-
-def model(
-    nodes: Sequence[Any],
-    inputs: dict[str, Any],
-    outputs: Sequence[str],
-    constants: dict[str, np.ndarray[Any, Any]] | None = None,
-    opset: int = 18,
-    **options: Any,
-) -> Any:
-    """Returns a model of nodes. `inputs`: name -> shape of f32, or (type, shape)."""
-    kinds = {n: v if isinstance(v, tuple) else (FLOAT, v) for n, v in inputs.items()}
-    graph = helper.make_graph(
-        [*nodes],
-        "test",
-        [helper.make_tensor_value_info(n, t, s) for n, (t, s) in kinds.items()],
-        [helper.make_tensor_value_info(n, FLOAT, None) for n in outputs],
-        [numpy_helper.from_array(a, n) for n, a in (constants or {}).items()],
-    )
-    opsets = [helper.make_opsetid("", opset), *options.pop("opsets", [])]
-    return helper.make_model(graph, opset_imports=opsets, ir_version=8, **options)
-
-
-def node(op: str, inputs: str, outputs: str, **attributes: Any) -> Any:
-    return helper.make_node(
-        op, inputs.split(","), outputs.split(","), name=f"the_{outputs.split(',')[0]}", **attributes
-    )
-
-
-def f32(*shape: int) -> np.ndarray[Any, Any]:
-    return np.random.default_rng(0).standard_normal(shape).astype(np.float32)
-
-
-MLP = model(
-    [
-        node("Gemm", "x,w,b", "h", transB=1),
-        node("Relu", "h", "r"),
-        node("Shape", "r", "s"),
-        node("Gather", "s,zero", "n", axis=0),
-        node("Concat", "n,rest", "to", axis=0),
-        node("Reshape", "r,to", "y"),
-        node("Softmax", "y", "z", axis=-1),
-    ],
-    {"x": ["batch", 8]},
-    ["z"],
-    {"w": f32(12, 8), "b": f32(12), "zero": np.array([0]), "rest": np.array([3, 4])},
-)
-
-
-def copied() -> Any:
-    """Returns a copy of `MLP`. Saving external data changes a model."""
-    m = onnx.ModelProto()
-    m.CopyFrom(MLP)
-    return m
 
 
 def expected(m: Any, *args: np.ndarray[Any, Any]) -> list[np.ndarray[Any, Any]]:
@@ -200,6 +150,17 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
         ),
         r"#the_y: .*com.corp.Magic is no operator of ONNX",
     ),
+    "function that replaces an operator": (
+        lambda: model(
+            [helper.make_node("Relu", ["x"], ["y"])],
+            {"x": [4]},
+            ["y"],
+            functions=[
+                helper.make_function("", "Relu", ["a"], ["r"], [node("Neg", "a", "r")], [helper.make_opsetid("", 18)])
+            ],
+        ),
+        "expected functions in a domain of their own, but 'Relu' is in ONNX's",
+    ),
     "attribute": (
         lambda: model(
             [node("RNN", "x,w,r", "y,h", clip=1.0, hidden_size=4)],
@@ -240,63 +201,54 @@ def test_a_refusal_names_the_node(name: str) -> None:
     assert "\n" not in caught.value.reason
 
 
-def truncated(folder: Path) -> bytes:
-    return MLP.SerializeToString()[:100]
+LAYERS = {"LSTM": 4, "GRU": 3, "RNN": 1}
+"""Recurrent operator -> number of its gates."""
 
 
-def outside(folder: Path) -> bytes:
-    """A constant whose data is a file outside of the model's folder."""
-    m = copied()
-    (folder.parent / "secret.bin").write_bytes(b"0" * 4096)
-    tensor = m.graph.initializer[0]
-    tensor.ClearField("raw_data")
-    tensor.data_location = TensorProto.EXTERNAL
-    for key, value in {"location": "../secret.bin", "offset": "0", "length": "384"}.items():
-        tensor.external_data.add(key=key, value=value)
-    return m.SerializeToString()
+@pytest.mark.parametrize("operator", LAYERS)
+def test_sequences_have_their_own_lengths(operator: str) -> None:
+    """Both directions, compared with onnxruntime. States after the end of a sequence are 0."""
+    runtime = pytest.importorskip("onnxruntime")
+    gates, cell = LAYERS[operator], operator == "LSTM"
+    outputs, states = ["y", "h", "c"][: 2 + cell], ["h0", "c0"][: 1 + cell]
+    layer = node(
+        operator, ",".join(["x,w,r,b,lengths", *states]), ",".join(outputs), hidden_size=4, direction="bidirectional"
+    )
+    inputs = {"x": [3, 2, 5], "lengths": (TensorProto.INT32, [2]), **{s: [2, 2, 4] for s in states}}
+    weights = {"w": f32(2, 4 * gates, 5), "r": f32(2, 4 * gates, 4), "b": f32(2, 8 * gates)}
+    m = model([layer], inputs, outputs, weights)
+    values = {"x": f32(3, 2, 5), "lengths": np.array([3, 1], np.int32), **{s: f32(2, 2, 4) for s in states}}
+    session = runtime.InferenceSession(m.SerializeToString(), providers=["CPUExecutionProvider"])
+    results = deplodock.from_onnx(m)(*map(torch.from_numpy, values.values()))
+    for result, right in zip(results, session.run(None, values), strict=True):
+        np.testing.assert_allclose(result.numpy(), right, rtol=1e-5, atol=1e-6)
 
 
-def test_a_model_in_memory_reads_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    onnx.save(copied(), tmp_path / "mlp.onnx", save_as_external_data=True, location="data", size_threshold=0)
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(CompileError, match="are in another file; pass the path of the model"):
-        deplodock.from_onnx(onnx.load("mlp.onnx", load_external_data=False))
+@pytest.mark.parametrize("name", ["gpt", "lstm"])
+def test_an_export_is_right(name: str) -> None:
+    """A program on the CPU is equal to onnxruntime, for several batches where the export has a dynamic one."""
+    runtime = pytest.importorskip("onnxruntime")
+    from benchmarks.compiler.onnx_cases import exported, exported_modules
+
+    export = exported_modules()[name]
+    data = exported(export, dynamo=False)
+    module = deplodock.from_onnx(onnx.load_from_string(data))
+    args = (export.example,) if not export.dynamic else module.example_inputs()
+    f = deplodock.compile(module, args, dynamic_shapes=module.dynamic_shapes(), target="cpu", executor="cpu")
+    session = runtime.InferenceSession(data, providers=["CPUExecutionProvider"])
+    for batch in (1, 2, 5) if export.dynamic else (2,):
+        x = export.example[torch.arange(batch) % 2]
+        (right,) = session.run(None, {"x": x.numpy()})
+        np.testing.assert_allclose(f(x).numpy(), right, rtol=1e-4, atol=1e-5)
 
 
-def huge(folder: Path) -> bytes:
-    return model([node("Relu", "x", "y")], {"x": [1 << 20, 1 << 20]}, ["y"]).SerializeToString()
+def test_the_page_lists_the_rules() -> None:
+    """`docs/onnx.md` is of the present rules. `python -m benchmarks.compiler.onnx_conformance --update` writes it."""
+    from benchmarks.compiler.onnx_conformance import operators_with_rules
 
-
-def short(folder: Path) -> bytes:
-    m = copied()
-    m.graph.initializer[0].raw_data = b"0" * 12
-    return m.SerializeToString()
-
-
-BAD: dict[str, Callable[[Path], bytes]] = {
-    "empty": lambda folder: b"",
-    "text": lambda folder: b"import os; os.remove('x')",
-    "truncated": truncated,
-    "data outside of the folder": outside,
-    "huge input": huge,
-    "too few bytes": short,
-    "cycle": lambda folder: model(
-        [node("Add", "x,z", "y"), node("Relu", "y", "z")], {"x": [4]}, ["z"]
-    ).SerializeToString(),
-}
-
-
-@pytest.mark.parametrize("name", BAD)
-def test_a_bad_file_is_one_line(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    folder = tmp_path / "models"
-    folder.mkdir()
-    file = folder / "m.onnx"
-    file.write_bytes(BAD[name](folder))
-    assert main(["run", str(file), "--target", "cpu", "--executor", "reference"]) != 0
-    errors = [line for line in capsys.readouterr().err.splitlines() if line.strip()]
-    assert len(errors) <= 4, errors
-    assert "Traceback" not in "".join(errors)
-    assert "m.onnx" in "".join(errors)
+    page = (ROOT / "docs" / "onnx.md").read_text(encoding="utf-8")
+    section = page.partition("## Operators with a rule")[2].partition("\n## ")[0]
+    assert re.findall(r"`([^`]+)`", section) == operators_with_rules()
 
 
 def test_the_commands_take_a_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -109,10 +109,8 @@ def mel_weight_matrix(
     result = np.zeros((points, count), np.float32)
     for n in range(count):
         first, center, last = places[n : n + 3]
-        for k in range(first, center):
-            result[k, n] = (k - first) / (center - first)
-        if center == first:
-            result[center, n] = 1
+        for k in range(first, center + 1):
+            result[k, n] = (k - first) / (center - first) if center > first else 1
         for k in range(center, last):
             result[k, n] = (last - k) / (last - center)
     return torch.from_numpy(result).to(dtype_of(output_datatype))

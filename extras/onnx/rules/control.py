@@ -18,9 +18,8 @@ LONGEST_LOOP = 1024
 def _tracing_number(value: Value, meaning: str) -> Any:
     """Returns a value that is known during tracing as a number. Raises OnnxError for a computed tensor."""
     if isinstance(value, torch.Tensor):
-        refuse(
-            f"expected {meaning} that is constant or follows from shapes, but got a tensor that is computed; use Scan or fix it"
-        )
+        reason = f"expected {meaning} that is constant or follows from shapes, but got a tensor that is computed"
+        refuse(f"{reason}; make it a constant of the model")
     return number(value.array if isinstance(value, Stored) else value)  # pyright: ignore[reportArgumentType]
 
 

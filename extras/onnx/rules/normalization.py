@@ -54,12 +54,13 @@ def layer_norm(
     stash_type: int = 1,
     outputs: int,
 ) -> Any:
+    axis = axis_of(axis, x.dim())
     shape = x.shape[axis:]
     y = F.layer_norm(x, shape, None, None, epsilon) * scale
     y = y if bias is None else y + bias
     if outputs == 1:
         return y
-    axes = [*range(axis_of(axis, x.dim()), x.dim())]
+    axes = [*range(axis, x.dim())]
     wide = x.to(dtype_of(stash_type))
     mean = wide.mean(axes, True)
     return [y, mean, torch.rsqrt((wide - mean).square().mean(axes, True) + epsilon)][:outputs]
@@ -67,7 +68,7 @@ def layer_norm(
 
 @rule("RMSNormalization")
 def rms_norm(x: Tensor, scale: Tensor, *, axis: int = -1, epsilon: float = 1e-5, stash_type: int = 1) -> Tensor:
-    return F.rms_norm(x, x.shape[axis:], None, epsilon) * scale
+    return F.rms_norm(x, x.shape[axis_of(axis, x.dim()) :], None, epsilon) * scale
 
 
 @rule("LRN")

@@ -179,6 +179,9 @@ def leaky_relu(x: Tensor, *, alpha: float = 0.01) -> Tensor:
 
 @rule("PRelu")
 def prelu(x: Tensor, slope: Tensor) -> Tensor:
+    # Models of operator sets before 7 have one slope for each channel, and the converter leaves them as they are.
+    if slope.dim() == 1 and x.dim() > 2 and slope.shape[0] not in (1, x.shape[-1]):
+        slope = slope.reshape(-1, *[1] * (x.dim() - 2))
     return torch.where(x < 0, x * slope, x)
 
 

@@ -47,7 +47,7 @@ def reshape(x: Tensor, shape: Host, *, allowzero: int = 0) -> Tensor:
 
 @rule("Flatten")
 def flatten(x: Tensor, *, axis: int = 1) -> Tensor:
-    first = axis + x.dim() if axis < 0 else axis
+    first = x.dim() if axis == x.dim() else axis_of(axis, x.dim())
     return x.reshape(prod(x.shape[:first]), prod(x.shape[first:]))
 
 
