@@ -40,7 +40,7 @@ class Case:
         model: the model.
         calls: pairs of inputs and expected outputs.
         rtol, atol: tolerances.
-        dynamic: whether sizes with a name vary. Otherwise they are those of the inputs.
+        dynamic: whether sizes with a name vary. If not, the first inputs set them.
     """
 
     group: str
@@ -210,7 +210,7 @@ def exported(export: Export, dynamo: bool) -> bytes:
 
 
 def export_cases(only: str = "") -> Iterator[Case]:
-    """Yields the exports of `exported_modules` with what onnxruntime computes, for other batches, too, if they vary."""
+    """Yields the exports of `exported_modules` with the results of onnxruntime, for several batches if they vary."""
     import onnxruntime
 
     for name, export in exported_modules().items():

@@ -52,7 +52,7 @@ class Verdict:
     Attributes:
         word: one of `VERDICTS`.
         why: the reason.
-        remedy: what the message of a refusal says to do.
+        remedy: the advice in the message of a refusal.
     """
 
     executor: str
@@ -134,7 +134,7 @@ def run(case: Case, constants: set[str], executor: str) -> list[Sequence[Any]]:
 def compare(case: Case, results: Sequence[Sequence[Any]]) -> tuple[str, str]:
     """Compares results with the expected ones. Returns the verdict and the reason.
 
-    The tolerance is that of the test, and at least two roundings of the type of the result.
+    The test sets the tolerance. It is at least two roundings of the type of the result.
     """
     pairs = [p for r, (_, expected) in zip(results, case.calls, strict=True) for p in zip(r, expected, strict=False)]
     for n, (result, expected) in enumerate(pairs):

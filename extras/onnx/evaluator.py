@@ -93,7 +93,7 @@ class Evaluator:
                     env[name] = value
 
     def _check(self, node: NodeProto, results: Sequence[Value]) -> None:
-        """Raises OnnxError if the number of results is not that of the node, or if a result does not fit the memory.
+        """Raises OnnxError if results of the node are missing, or if a result does not fit the memory.
 
         Results of contractions and elementwise operators may be larger than the memory. Fusion need not store them: the
         scores of attention, for example.

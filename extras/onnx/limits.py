@@ -1,4 +1,7 @@
-"""Limits of what a model may ask for. A file of a few bytes can name sizes that no memory holds, or endless work."""
+"""Limits of the memory and work that a model asks for.
+
+A file of a few bytes can name sizes that no memory holds, or endless work.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,7 @@ FOLDED_BYTES = 1 << 28
 """Memory for the results of nodes that are computed when a model is read. Nodes that need more stay in the program."""
 
 MOST_NODES = 50_000
-"""Nodes that one call evaluates, with those of unrolled loops and of functions."""
+"""Nodes that one call evaluates. Nodes of unrolled loops and of functions count each time."""
 
 MOST_ITERATIONS = 4096
 """Iterations of all loops in one call, which are unrolled."""
@@ -127,19 +130,19 @@ def graphs_of(attribute: AttributeProto) -> Iterable[GraphProto]:
 
 
 def check_nodes(model: ModelProto) -> None:
-    """Raises OnnxError if a model has too many nodes, with those of subgraphs and, for each call, of functions."""
+    """Raises OnnxError if a model has too many nodes. Nodes of functions count for each call."""
     functions = {(f.domain, f.name): f for f in model.functions}
     counts: dict[tuple[str, str], int] = {}
 
-    def count(nodes: Iterable[NodeProto], around: frozenset[tuple[str, str]]) -> int:
+    def count(nodes: Iterable[NodeProto], callers: frozenset[tuple[str, str]]) -> int:
         total = 0
         for node in nodes:
             key = node.domain, node.op_type
             if key in functions and key not in counts:
-                if key in around:
+                if key in callers:
                     raise OnnxError(f"the function {node.op_type!r} calls itself")
-                counts[key] = count(functions[key].node, around | {key})
-            inner = (count(g.node, around) for a in node.attribute for g in graphs_of(a))
+                counts[key] = count(functions[key].node, callers | {key})
+            inner = (count(g.node, callers) for a in node.attribute for g in graphs_of(a))
             total += 1 + counts.get(key, 0) + sum(inner)
         return total
 

@@ -92,9 +92,9 @@ def function() -> Any:
     inner = helper.make_node("LeakyRelu", ["a"], ["m"])
     inner.attribute.add(name="alpha", ref_attr_name="slope", type=onnx.AttributeProto.FLOAT)
     body = [inner, helper.make_node("Add", ["m", "a"], ["r"])]
-    own = helper.make_function("mine", "twice", ["a"], ["r"], body, [helper.make_opsetid("", 18)], ["slope"])
+    twice = helper.make_function("mine", "twice", ["a"], ["r"], body, [helper.make_opsetid("", 18)], ["slope"])
     nodes = [helper.make_node("twice", ["x"], ["y"], domain="mine", slope=0.25)]
-    return model(nodes, {"x": [4]}, ["y"], functions=[own], opsets=[helper.make_opsetid("mine", 1)])
+    return model(nodes, {"x": [4]}, ["y"], functions=[twice], opsets=[helper.make_opsetid("mine", 1)])
 
 
 GRAPHS: dict[str, Callable[[], tuple[Any, list[np.ndarray[Any, Any]]]]] = {
@@ -159,7 +159,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
                 helper.make_function("", "Relu", ["a"], ["r"], [node("Neg", "a", "r")], [helper.make_opsetid("", 18)])
             ],
         ),
-        "expected functions in a domain of their own, but 'Relu' is in ONNX's",
+        "expected functions in a domain of their twice, but 'Relu' is in ONNX's",
     ),
     "attribute": (
         lambda: model(
@@ -207,7 +207,7 @@ LAYERS = {"LSTM": 4, "GRU": 3, "RNN": 1}
 
 @pytest.mark.parametrize("operator", LAYERS)
 def test_sequences_have_their_own_lengths(operator: str) -> None:
-    """Both directions, compared with onnxruntime. States after the end of a sequence are 0."""
+    """Compares both directions with onnxruntime. States after the end of a sequence are 0."""
     runtime = pytest.importorskip("onnxruntime")
     gates, cell = LAYERS[operator], operator == "LSTM"
     outputs, states = ["y", "h", "c"][: 2 + cell], ["h0", "c0"][: 1 + cell]

@@ -41,7 +41,7 @@ def line_of(file: Path, capsys: pytest.CaptureFixture[str]) -> str:
 
 @pytest.fixture(scope="module", autouse=True)
 def loaded() -> None:
-    """Loads what compiling needs, so that it does not count as memory of a refusal."""
+    """Loads the modules of the compiler, so that they do not count as memory of a refusal."""
     args = (torch.ones(2),)
     deplodock.compile(deplodock.from_onnx(relu([2])()), args, target="cpu", executor="reference")(*args)
 

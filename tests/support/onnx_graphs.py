@@ -20,7 +20,16 @@ def model(
     opset: int = 18,
     **options: Any,
 ) -> Any:
-    """Returns a model of nodes. `inputs`: name -> shape of f32, or (type, shape)."""
+    """Returns a model of nodes.
+
+    Args:
+        nodes: the nodes in their order.
+        inputs: name -> shape of f32, or (type, shape).
+        outputs: names of the results.
+        constants: name -> elements.
+        opset: version of ONNX's operator set.
+        options: further arguments of `make_model`; `opsets` is a list of further operator sets.
+    """
     kinds = {n: v if isinstance(v, tuple) else (FLOAT, v) for n, v in inputs.items()}
     graph = helper.make_graph(
         [*nodes],

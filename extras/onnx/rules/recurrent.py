@@ -104,7 +104,9 @@ def recurrent(
 
 @dataclass(frozen=True)
 class _Layer:
-    """One direction of a recurrent layer in ONNX's order of gates, for what PyTorch's operators lack.
+    """Recurrent layer of one direction, unrolled, with ONNX's order of gates.
+
+    It has peepholes, sequence lengths and resets before the product, which PyTorch's operators lack.
 
     Attributes:
         op: LSTM, GRU or RNN.
