@@ -202,10 +202,9 @@ def exported(export: Export, dynamo: bool) -> bytes:
             sizes = {d: Dim(name, min=1, max=64) for d, name in export.dynamic.items()}
             program = torch.onnx.export(module, args, dynamo=True, dynamic_shapes=(sizes or None,), verbose=False)
             assert program is not None
-            program.save(file)
-        else:
-            names = {"input_names": ["x"], "output_names": ["y"], "dynamic_axes": {"x": export.dynamic}}
-            torch.onnx.export(module, args, file, dynamo=False, opset_version=17, **names)
+            return program.model_proto.SerializeToString()
+        names = {"input_names": ["x"], "output_names": ["y"], "dynamic_axes": {"x": export.dynamic}}
+        torch.onnx.export(module, args, file, dynamo=False, opset_version=17, **names)  # pyright: ignore
     return file.getvalue()
 
 

@@ -159,7 +159,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
                 helper.make_function("", "Relu", ["a"], ["r"], [node("Neg", "a", "r")], [helper.make_opsetid("", 18)])
             ],
         ),
-        "expected functions in a domain of their twice, but 'Relu' is in ONNX's",
+        "expected functions in a domain of their own, but 'Relu' is in ONNX's",
     ),
     "attribute": (
         lambda: model(

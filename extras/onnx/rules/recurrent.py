@@ -73,9 +73,18 @@ def recurrent(
     if peepholes is not None or lengths is not None or op == "GRU" and not linear_before_reset:
         if not isinstance(x.shape[0], int) or x.shape[0] > LONGEST_LOOP:
             refuse(f"expected at most {LONGEST_LOOP} steps, which are unrolled, but got {x.shape[0]}")
-        inputs = [[None if v is None else v[d] for v in (w, r, b, h, c, peepholes)] for d in range(directions)]
         layers = [
-            _Layer(op, *inputs[d], linear=bool(linear_before_reset), backward=direction == "reverse" or d == 1)
+            _Layer(
+                op,
+                w[d],
+                r[d],
+                None if b is None else b[d],
+                h[d],
+                c[d],
+                None if peepholes is None else peepholes[d],
+                linear=bool(linear_before_reset),
+                backward=direction == "reverse" or d == 1,
+            )
             for d in range(directions)
         ]
         states = [layer(x, lengths) for layer in layers]
