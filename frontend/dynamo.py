@@ -23,6 +23,7 @@ from torch._dynamo.backends.common import aot_autograd
 from torch._functorch._aot_autograd.utils import make_boxed_func
 from torch._functorch.partitioners import min_cut_rematerialization_partition
 from torch._guards import tracing
+from torch._library.fake_class_registry import FakeScriptObject
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 from torch.amp.autocast_mode import _enter_autocast
 from torch.export import Dim
@@ -107,7 +108,7 @@ def torch_compile_backend(
         for unknown in sorted(set(given) - set(OPTIONS)):
             raise CompileError(f"expected one of the options {', '.join(OPTIONS)}", argument=unknown)
         varying = VaryingGraph(graph, given)
-        return compile_fixed(graph, [_example(e) for e in example_inputs], given) if varying.is_fixed else varying
+        return compile_fixed(graph, example_inputs, given) if varying.is_fixed else varying
     except DeplodockError as error:
         raise presented(error) from error.__cause__
 
@@ -139,6 +140,7 @@ def compile_fixed(graph: nn.Module, examples: Sequence[Any], options: Mapping[st
     switches = any(n.target in (_enter_autocast, torch._C._set_grad_enabled) for g in graphs for n in g.nodes)
     if switches or torch.is_grad_enabled() and any(t.requires_grad for t in tensors):
         return compile_with_gradients(graph, examples, options)
+    examples = [_example(e) for e in examples]
     common = CommonMemory(graph, examples)
     # Outside of Dynamo's tracing, so that accesses to the memory add no guards.
     with tracing(None) if common.views else nullcontext():
@@ -172,6 +174,8 @@ def compile_with_gradients(graph: nn.Module, examples: Sequence[Any], options: M
     """
 
     def compiler(part: GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
+        if objects := _object_arguments(part.graph):
+            return _with_objects(compiler, part, objects)
         compile_options = {name: value for name, value in options.items() if name != "fallback"}
         leaves: Any = part.graph.output_node().args[0]
         sizes_in, sizes_out = map(_sizes_among, (part.graph.find_nodes(op="placeholder"), leaves))
@@ -204,6 +208,50 @@ def compile_with_gradients(graph: nn.Module, examples: Sequence[Any], options: M
 def _sizes_among(nodes: Sequence[Any]) -> set[int]:
     """Returns the positions of the nodes that are integers: sizes that depend on data."""
     return {i for i, n in enumerate(nodes) if isinstance(n, Node) and isinstance(n.meta.get("val"), torch.SymInt)}
+
+
+def _object_arguments(graph: Graph) -> list[Node]:
+    """Returns the arguments of a graph that are objects of PyTorch, such as a `DeviceMesh`, and no tensors or numbers.
+
+    AOTAutograd passes them through both graphs. No operator reads them.
+    """
+    arguments = graph.find_nodes(op="placeholder")
+    return [n for n in arguments if isinstance(n.meta.get("val"), FakeScriptObject) and _only_returned(n)]
+
+
+def _only_returned(node: Node) -> bool:
+    return all(user.op == "output" for user in node.users)
+
+
+def _with_objects(compiler: Callable[..., Run], part: GraphModule, objects: Sequence[Node]) -> Run:
+    """Compiles a graph without the arguments that are objects.
+
+    Args:
+        compiler: compiler of a graph of tensors.
+        part: the graph. It is changed.
+        objects: its arguments that are objects.
+
+    Returns:
+        a function of all arguments that returns all results.
+    """
+    graph, output = part.graph, part.graph.output_node()
+    positions = {node: i for i, node in enumerate(graph.find_nodes(op="placeholder"))}
+    results: Sequence[Any] = output.args[0]  # pyright: ignore[reportAssignmentType]
+    passed = {i: positions[r] for i, r in enumerate(results) if r in objects}
+    output.args = ([r for i, r in enumerate(results) if i not in passed],)
+    removed = {positions[node] for node in objects}
+    for node in objects:
+        graph.erase_node(node)
+    part.recompile()
+    program = compiler(part, ())
+
+    def run(*args: Any) -> list[Any]:
+        computed = list(program([a for i, a in enumerate(args) if i not in removed]))
+        for i, position in sorted(passed.items()):
+            computed.insert(i, args[position])
+        return computed
+
+    return make_boxed_func(run)
 
 
 def _partition(joint: GraphModule, *args: Any, **kwargs: Any) -> tuple[GraphModule, GraphModule]:

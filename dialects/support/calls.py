@@ -1,8 +1,8 @@
 """Functions of a module: the main function, inlining of calls, and attributes that describe arguments.
 
 An *eager function* is a declaration with the attribute `torch.eager`, the name of the operator that PyTorch computes
-for it. Calls of eager functions stay at every level. At the kernel level, results are trailing arguments;
-`torch.eager_results` is their number.
+for it. Calls of eager functions stay at every level, in their order: they may have effects, such as a collective. At
+the kernel level, results are trailing arguments; `torch.eager_results` is their number.
 
 Attributes of functions, as flat lists of argument numbers:
 
@@ -37,6 +37,9 @@ Call: TypeAlias = func.CallOp | ScanOp | ScatterOp | BindSizeOp
 
 EAGER = "torch.eager"
 """Attribute of a declared function that PyTorch computes: the operator, such as `aten.linalg_inv_ex`."""
+
+EAGER_ARGUMENTS = "torch.eager_arguments"
+"""Attribute of an eager function: text of all arguments of the operator, if some are no tensors: `%0, 'sum', '0'`."""
 
 EAGER_RESULTS = "torch.eager_results"
 """Attribute of an eager function at the kernel level: the number of trailing buffers that it writes."""

@@ -1,8 +1,10 @@
-"""Eager fallback: operators that PyTorch computes inside a compiled program.
+"""Eager calls: operators that PyTorch computes inside a compiled program.
 
-With `fallback="eager"`, an operator that would be refused becomes a call of a declared function without a body. The
-launch plan runs the call as a step between launches, on the same tensors, by PyTorch. A warning lists all such calls
-with the reasons. Without the option, the operator is refused.
+Such an operator becomes a call of a declared function without a body. The launch plan runs the call as a step between
+launches, on the same tensors, by PyTorch. There are two kinds:
+
+- With `fallback="eager"`, an operator that would be refused. A warning lists these calls with the reasons.
+- An operator that PyTorch computes by design, such as a collective (`features/collectives.py`).
 """
 
 from __future__ import annotations
@@ -46,7 +48,7 @@ class EagerCall:
         overload: the operator.
         leaves: flattened arguments, with an `Operand` for each tensor.
         spec: structure of the arguments, positional and by name.
-        reason: why the operator is not compiled.
+        reason: why the operator is not compiled; empty if PyTorch computes it by design.
         location: `file:line` in the user's source, or None.
         call: source text of the user's call, or None.
     """
@@ -69,15 +71,26 @@ class EagerCall:
         args, kwargs = pytree.tree_unflatten(leaves, self.spec)
         try:
             with torch.no_grad():
-                results = pytree.tree_leaves(self.overload(*args, **kwargs))
+                results = pytree.tree_leaves(self.compute(*args, **kwargs))
         except Exception as error:
             place = {"operator": self.operator, "call": self.call, "location": self.location}
             raise ExecutionError(one_line(error), **place, kind="wrong-program") from error
         return [r for r in results if r is not None]
 
+    def compute(self, *args: Any, **kwargs: Any) -> Any:
+        """Returns the result of the operator. Raises any error of PyTorch."""
+        return self.overload(*args, **kwargs)
+
     def __str__(self) -> str:
         place = f"{self.location}: " if self.location else ""
-        return f"{place}{self.call or self.operator} is left to PyTorch: {self.reason}"
+        how = f"left to PyTorch: {self.reason}" if self.reason else "a step of PyTorch"
+        return f"{place}{self.call or self.operator} is {how}"
+
+    @property
+    def arguments(self) -> str:
+        """Text of the arguments in their order, with `%i` for tensor operand i: `%0, 'sum', '0'`."""
+        shown = (f"%{leaf.index}" if isinstance(leaf, Operand) else repr(leaf) for leaf in self.leaves)
+        return ", ".join(shown)
 
     @property
     def key(self) -> object:

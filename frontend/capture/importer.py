@@ -14,7 +14,7 @@ import torch
 from torch.fx import Graph, Node
 from torch.utils import _pytree as pytree
 from xdsl.dialects.builtin import ModuleOp, StringAttr, TensorType, UnknownLoc, i1, i64
-from xdsl.dialects.func import FuncOp, ReturnOp
+from xdsl.dialects.func import CallOp, FuncOp, ReturnOp
 from xdsl.ir import Attribute, Block, Operation, Region, SSAValue
 from xdsl.utils.exceptions import VerifyException
 
@@ -22,6 +22,7 @@ from ...dialects.host import BindSizeOp
 from ...dialects.payload import element_type
 from ...dialects.shapes.binding import SIZES, Algebra
 from ...dialects.shapes.extents import Extent, SymbolAttr
+from ...dialects.support.calls import EAGER, EAGER_ARGUMENTS
 from ...dialects.support.locations import file_location, location_text, named_location
 from ...dialects.tensor.builder import work_type
 from ...dialects.torch import OPS, SCHEMAS, AtenOp
@@ -165,6 +166,7 @@ class GraphImporter:
         declared: declarations of these functions, by the key of the call.
         checks: pairs (node name, message) of values that must be true.
         generators: number of generator arguments added so far.
+        special: import function by target, for targets that become no operation of the torch dialect.
     """
 
     def __init__(self, traced: TracedGraph) -> None:
@@ -177,6 +179,9 @@ class GraphImporter:
         self.checked: set[Node] = set()
         """Assertions that `checks` contains."""
         self.generators = 0
+        self.special = {**SPECIAL}
+        for _, importers in traced.features.stage("NODES"):
+            self.special |= importers
         self._block = Block()
         self._operations = count()
         self._layers: dict[Operation, str] = {}
@@ -219,7 +224,7 @@ class GraphImporter:
         for node in self.traced.graph.nodes:
             if node.op not in ("placeholder", "output"):
                 try:
-                    self.import_node(node, innermost(node.meta.get("stack_trace")) or self.traced.calls.place)
+                    self.import_node(node, self.place_of(node))
                 except CompileError as error:
                     self._refuse(node, error)
         if self._errors:
@@ -239,7 +244,7 @@ class GraphImporter:
         if self._errors and self._follows_from_error(node):
             return
         target, value = node.target, node.meta.get("val")
-        if (special := SPECIAL.get(target)) is not None:
+        if (special := self.special.get(target)) is not None:
             special(self, node)
         elif isinstance(value, torch.SymInt | torch.SymBool | torch.SymFloat):
             # Integers and conditions are read from their expressions where they are used.
@@ -310,6 +315,37 @@ class GraphImporter:
         for path, _ in (node.meta.get("nn_module_stack") or {}).values():
             if _NUMBERED.match(path):
                 self._layers.setdefault(op, path)
+
+    def add_call(
+        self, call: EagerCall, operands: Sequence[SSAValue], types: Sequence[Attribute], node: Node
+    ) -> tuple[SSAValue, ...]:
+        """Adds a call that PyTorch computes, and the declaration of its function if there is none.
+
+        Args:
+            call: the call.
+            operands: its tensors.
+            types: types of its results.
+            node: node of the call.
+
+        Returns:
+            the results.
+        """
+        key = call.key, tuple(v.type for v in operands), tuple(types)
+        if key not in self.declared:
+            name = call.stem + (f"_{len(self.eager)}" if call.stem in self.eager else "")
+            self.declared[key] = FuncOp.external(name, list(key[1]), types)
+            self.declared[key].attributes[EAGER] = StringAttr(call.operator)
+            if len(operands) < len(call.leaves):
+                self.declared[key].attributes[EAGER_ARGUMENTS] = StringAttr(call.arguments)
+            self.eager[name] = call
+        op = CallOp(self.declared[key].sym_name.data, operands, types)
+        op.location = file_location(*place) if (place := self.place_of(node)) else UnknownLoc()
+        self.add(op, node)
+        return tuple(op.results)
+
+    def place_of(self, node: Node) -> tuple[str, int] | None:
+        """Returns (file, line) of a node in the user's source, or None."""
+        return innermost(node.meta.get("stack_trace")) or self.traced.calls.place
 
     def operand(self, value: Any) -> Any:
         """Returns an argument of a node in the IR: an SSA value, an attribute, a number, or a list of these."""

@@ -21,6 +21,7 @@ The file defines functions for the stages that it takes part in. The stages, in 
 - `checked(program, features)` raises a CompileError if the program does not satisfy the request.
 - `rewritten(traced, features)` rewrites the graph of a `TracedGraph` immediately before its import.
 - `Importer` is a subclass of `GraphImporter` that replaces it.
+- `NODES` maps targets of nodes to functions of (importer, node) that import such a node.
 - `imported(importer, features)` reads the importer after it has imported all operators.
 - `captured(program, features)` completes the captured program.
 
@@ -39,6 +40,7 @@ Words of a graph are the names of its operators, and these:
 - `strided`: a result whose strides are not known to be the contiguous strides of its shape.
 - `switched`: the program switches gradients on or off.
 - `below_autograd`: the program was traced below autograd.
+- the namespace of an operator of another library than ATen.
 - `fallback`, `shapes`: options that are set in the request.
 """
 
@@ -122,6 +124,7 @@ FEATURES = (
     Feature("known_indices", "integer"),
     Feature("data_sizes", _DATA_SIZES),
     Feature("addresses", _ADDRESSES),
+    Feature("collectives", "_c10d_functional _c10d_functional_autograd _dtensor"),
     Feature("complex", "complex"),
     Feature("float8", "float8"),
     Feature("aliasing", "alias results strided"),
@@ -162,6 +165,8 @@ def words_of_operator(target: Any) -> frozenset[str]:
     words = {str(target), *filter(has_kernel, AUTOCAST.values())}
     if len(words) <= len(AUTOCAST) and has_kernel("CompositeImplicitAutograd"):
         words.add("composite")
+    if target.namespace != "aten":
+        words.add(target.namespace)
     if target._schema.is_mutable or not is_ours(target) and target not in _ASSERTIONS:
         words.add("foreign")
     if any(a.alias_info for a in target._schema.arguments):

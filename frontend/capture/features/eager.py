@@ -6,25 +6,21 @@
 from __future__ import annotations
 
 import warnings
-from typing import Any
 
 import torch
 from torch.fx import Node
 from torch.utils import _pytree as pytree
-from xdsl.dialects.builtin import StringAttr, TensorType, UnknownLoc
-from xdsl.dialects.func import CallOp, FuncOp
-from xdsl.ir import Attribute, Operation, SSAValue
+from xdsl.dialects.builtin import TensorType
+from xdsl.ir import Attribute, Operation
 
-from ....dialects.support.calls import EAGER
-from ....dialects.support.locations import file_location
 from ....dialects.torch import AtenOp
 from ....errors import CompileError, UnsupportedError
-from ....passes.convert.torch_to_tensor.registry import COMPLEX, STRIDES, why_refused
-from ..arrays import FLOAT8, tensor_type
+from ....passes.convert.torch_to_tensor.registry import COMPLEX
+from ..arrays import tensor_type
 from ..captured_program import CapturedProgram
-from ..eager_fallback import COMPLEX_TYPES, EagerCall, FallbackWarning, Operand, has_effects
+from ..eager_fallback import COMPLEX_TYPES, FallbackWarning, has_effects
+from ..host_calls import host_call
 from ..importer import GraphImporter, TracedGraph, try_to_decompose
-from ..source_locations import users_call
 from . import Features
 
 
@@ -37,8 +33,8 @@ def rewritten(traced: TracedGraph, features: Features) -> None:
 
 def captured(program: CapturedProgram, features: Features) -> None:
     """Emits one FallbackWarning that lists all operators of the program that PyTorch computes."""
-    if program.eager:
-        listed = "; ".join(dict.fromkeys(map(str, program.eager.values())))
+    if refused := [str(call) for call in program.eager.values() if call.reason]:
+        listed = "; ".join(dict.fromkeys(refused))
         warnings.warn(f"left to PyTorch: {listed}", FallbackWarning, stacklevel=3)
 
 
@@ -93,68 +89,14 @@ class Importer(GraphImporter):
     def _leave_to_pytorch(self, node: Node, error: UnsupportedError, place: tuple[str, int] | None) -> None:
         argument = f"{error.argument}: " if error.argument else ""
         location = f"{place[0]}:{place[1]}" if place else None
-        call, nodes, types = _eager_call(node, argument + error.reason, location)
-        operands = [self.values[n.name] for n in nodes]
-        key = call.key, tuple(v.type for v in operands if isinstance(v, SSAValue)), tuple(types)
-        if key not in self.declared:
-            name = call.stem + (f"_{len(self.eager)}" if call.stem in self.eager else "")
-            self.declared[key] = FuncOp.external(name, list(key[1]), types)
-            self.declared[key].attributes[EAGER] = StringAttr(call.operator)
-            self.eager[name] = call
-        op = CallOp(self.declared[key].sym_name.data, operands, types)  # pyright: ignore[reportArgumentType]
-        op.location = file_location(*place) if place else UnknownLoc()
-        self.add(op, node)
-        results = tuple(op.results) if isinstance(node.meta["val"], tuple | list) else op.results[0]
+        call, operands, types = host_call(self, node, argument + error.reason, location)
+        results = self.add_call(call, operands, types, node)
         if has_effects(node):
             # The first result is the token that orders effects. The call does not change it.
             token = node.args[0]
             assert isinstance(token, Node)
-            results = (self.values.get(token.name), *op.results)
-        self.values[node.name] = results
-
-
-def _eager_call(node: Node, reason: str, location: str | None) -> tuple[EagerCall, list[Node], list[Attribute]]:
-    """Returns the eager call for a node, the nodes of its tensor operands, and the IR types of its results.
-
-    Args:
-        node: a call of an operator.
-        reason: why the operator is not compiled.
-        location: `file:line` of the call in the user's source, or None.
-
-    Raises:
-        UnsupportedError: PyTorch cannot compute the node either. The operator changes a tensor in place, depends on
-            strides (operands are passed as dense tensors), or has a result that is not a tensor of a known shape.
-    """
-    target, args = node.target, (node.args, node.kwargs)
-    value: Any = node.meta.get("val")
-    if has_effects(node):
-        reason = "an operator with effects is not supported"
-        target, args, value = node.args[1], (node.args[2:], node.kwargs), [v for v in value[1:] if v is not None]
-    if not isinstance(target, torch._ops.OpOverload):
-        raise UnsupportedError(f"{reason}; it cannot be left to PyTorch")
-    if target._schema.is_mutable:
-        raise UnsupportedError(f"{reason}; what changes a tensor in place cannot be left to PyTorch")
-    if target.namespace == "aten" and why_refused(target._schema.name.partition("::")[2]) == STRIDES:
-        raise UnsupportedError(f"{reason}; nor is it known to PyTorch, which gets dense tensors")
-    leaves, spec = pytree.tree_flatten(args)
-    operands: list[Node] = []
-    for i, leaf in enumerate(leaves):
-        if isinstance(leaf, Node):
-            if not isinstance(leaf.meta.get("val"), torch.Tensor):
-                raise UnsupportedError(f"{reason}; an argument is a number that is computed")
-            leaves[i] = Operand(len(operands))
-            operands.append(leaf)
-    values = list(value) if isinstance(value, tuple | list) else [value]
-    if not values and target._schema.returns or not all(isinstance(v, torch.Tensor) for v in values):
-        raise UnsupportedError(f"{reason}; the result is not a tensor")
-    try:
-        types: list[Attribute] = []
-        types += [_type_of(v) for v in values]
-    except CompileError as error:
-        raise UnsupportedError(f"{reason}; it cannot be left to PyTorch: {error.reason}") from None
-    if any(t.dtype in FLOAT8 for t in (*(n.meta["val"] for n in operands), *values)):
-        raise UnsupportedError(f"{reason}; PyTorch would get bytes for floats of eight bits")
-    return EagerCall(target, tuple(leaves), spec, reason, location, users_call(node)), operands, types
+            results = (self.values.get(token.name), *results)
+        self.values[node.name] = results if isinstance(node.meta["val"], tuple | list) else results[0]
 
 
 def _type_of(tensor: torch.Tensor) -> TensorType[Attribute]:
