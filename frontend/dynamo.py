@@ -30,6 +30,7 @@ from torch.export import Dim
 from torch.fx import Graph, GraphModule, Node
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 from torch.utils.checkpoint import CheckpointPolicy
 
 from ..errors import CompileError, DeplodockError, ShapeError, UnsupportedError, presented
@@ -120,9 +121,10 @@ class RecompileWarning(UserWarning):
 def compile_fixed(graph: nn.Module, examples: Sequence[Any], options: Mapping[str, Any]) -> Run:
     """Compiles a graph for tensors of the shapes of the examples, and its gradients if they may be needed.
 
-    A graph that switches autocast or gradients goes through AOTAutograd too, because PyTorch's exporter does not
-    support every such graph. After a graph break, a tensor and its view may both be arguments. If the graph changes one
-    of two arguments that share memory, both become views of that memory (`CommonMemory`).
+    A graph that switches autocast or gradients, or that has an argument such as a `DTensor`, goes through AOTAutograd
+    too, because PyTorch's exporter does not support every such graph. After a graph break, a tensor and its view may
+    both be arguments. If the graph changes one of two arguments that share memory, both become views of that memory
+    (`CommonMemory`).
 
     Args:
         graph: the graph.
@@ -138,7 +140,7 @@ def compile_fixed(graph: nn.Module, examples: Sequence[Any], options: Mapping[st
     tensors = [t for t in (*examples, *graph.parameters()) if isinstance(t, torch.Tensor)]
     graphs = (m.graph for m in graph.modules() if isinstance(m, GraphModule))
     switches = any(n.target in (_enter_autocast, torch._C._set_grad_enabled) for g in graphs for n in g.nodes)
-    if switches or torch.is_grad_enabled() and any(t.requires_grad for t in tensors):
+    if switches or any(map(_is_wrapper, tensors)) or torch.is_grad_enabled() and any(t.requires_grad for t in tensors):
         return compile_with_gradients(graph, examples, options)
     examples = [_example(e) for e in examples]
     common = CommonMemory(graph, examples)
@@ -200,14 +202,19 @@ def compile_with_gradients(graph: nn.Module, examples: Sequence[Any], options: M
 
     table = {**decomposition_table(), **by_operator(DATA_SIZES), **of_packages(graph)}
     backend = aot_autograd(fw_compiler=compiler, bw_compiler=compiler, partition_fn=_partition, decompositions=table)
-    known_sizes = stand_ins([f for f in FEATURES if f.name == "known_sizes"])
-    with sdpa_kernel(SDPBackend.MATH), known_sizes, above_autograd(), AddressedViews():
+    replaced = stand_ins([f for f in FEATURES if f.name in ("known_sizes", "loops")])
+    with sdpa_kernel(SDPBackend.MATH), replaced, above_autograd(), AddressedViews():
         return backend(graph, examples)  # pyright: ignore[reportArgumentType]
 
 
 def _sizes_among(nodes: Sequence[Any]) -> set[int]:
     """Returns the positions of the nodes that are integers: sizes that depend on data."""
     return {i for i, n in enumerate(nodes) if isinstance(n, Node) and isinstance(n.meta.get("val"), torch.SymInt)}
+
+
+def _is_wrapper(tensor: torch.Tensor) -> bool:
+    """Returns true for a tensor that AOTAutograd replaces by the tensors that it wraps, such as a `DTensor`."""
+    return is_traceable_wrapper_subclass(tensor) and not tensor.is_nested
 
 
 def _object_arguments(graph: Graph) -> list[Node]:
@@ -325,14 +332,15 @@ class VaryingGraph:
                 self._programs[None] = self._graph
             return self._graph
         grad = torch.is_grad_enabled() and any(isinstance(t, torch.Tensor) and t.requires_grad for t in args)
-        if key[0] not in self._refused and not grad:
+        objects = [i for i, a in enumerate(args) if _is_object(a) or isinstance(a, torch.Tensor) and _is_wrapper(a)]
+        if key[0] not in self._refused and not grad and not objects:
             program = self._compile_general(numbers, args)
             if program is None:
                 self._refused.add(key[0])
             else:
                 self._general.setdefault(key[0], []).extend([program] if program is not self else [])
                 return program
-        tensors = [i for i, a in enumerate(args) if isinstance(a, torch.Tensor) and i not in numbers]
+        tensors = [i for i, a in enumerate(args) if (isinstance(a, torch.Tensor) or _is_object(a)) and i not in numbers]
         constants = {i: _number(a) for i, a in enumerate(args) if i not in tensors}
         run = compile_fixed(with_numbers(self._graph, constants), [args[i] for i in tensors], self._options)
         self._programs[key] = lambda *args: run(*(args[i] for i in tensors))
@@ -367,6 +375,15 @@ class VaryingGraph:
 
 def _is_symbol(value: Any) -> bool:
     return isinstance(value, torch.SymInt | torch.SymFloat | torch.SymBool)
+
+
+def _is_object(value: Any) -> bool:
+    """Returns true for an argument that is an object of PyTorch, such as a `DeviceMesh`."""
+    return (
+        value is not None
+        and not isinstance(value, torch.Tensor | int | float | complex | str)
+        and not _is_symbol(value)
+    )
 
 
 def _is_boxed_number(placeholder: Node) -> bool:

@@ -59,11 +59,11 @@ class Border:
 
 
 _LOOPS = {"scf.for", "scf.yield"}
-# A recurrence over tensors is an operation of the host, like a call, down to the tile level.
+# A recurrence over tensors is an operation of the host, like a call, from the torch level to the tile level.
 _FOLDS = {"tensor.scan"}
 
 BORDERS = {
-    "torch": Border({"torch"}, FUNCTIONS | {"payload.constant", "arith.constant"}),
+    "torch": Border({"torch"}, FUNCTIONS | _FOLDS | {"payload.constant", "arith.constant"}),
     "tensor": Border(PAYLOAD | {"tensor"}, FUNCTIONS),
     "loop": Border(PAYLOAD | {"loop"}, FUNCTIONS | _FOLDS | {"tensor.scatter"}),
     "tile": Border(PAYLOAD | {"tile"}, FUNCTIONS | _FOLDS | _LOOPS),

@@ -40,6 +40,13 @@ strides, which tensors share memory, and what requires gradients.
   serves all sizes; where that is refused, there is one for each shape, with a `RecompileWarning` that says why, up to
   `torch._dynamo.config.recompile_limit`, after which PyTorch computes the others. A number that changes and is not a
   size has a program for each of its values, within the same limit.
+- **Several processes.** A functional collective (`all_reduce`, `all_gather`, `reduce_scatter`, `broadcast`,
+  `all_to_all`) is a step of the program between kernels, which PyTorch computes, so a graph does not break there. DDP,
+  FSDP2 (`fully_shard`) and tensor parallelism (`parallelize_module`) train as in eager PyTorch. DDP's reducer and the
+  hooks of FSDP2 issue their collectives between the compiled graphs, as with every backend. A collective is complete
+  when its step ends, so it does not overlap with kernels. Messages from process to process (`isend`) are refused.
+- **Loops.** `scan`, `map`, `associative_scan` and a `while_loop` with a counter are compiled, and all except
+  `while_loop` with gradients.
 - **Memory.** A result has PyTorch's strides; one that is a view of an argument, or the argument itself, is that.
   Results that overlap without one of them having all elements (`y[1:], y[:-1]`) have memory of their own, and in a form
   with symbols only the order of dimensions is PyTorch's.

@@ -59,6 +59,13 @@ def fold(
     return [_unpacked(b, r, whole[i], 1) if i in history else r for i, r in enumerate(op.res)]
 
 
+def needs_padding(op: tensor.ScanOp) -> bool:
+    """Returns true if a slice of a scan, or a row of a history, does not start at a multiple of 16 bytes."""
+    rows = [v.type for i, v in enumerate(op.carries) if i in op.stacked]
+    rows += [tensor_of(element_type(v.type), extents_of(v.type)[1:]) for v in op.each if op.steps > 1]
+    return any(extents_of(t) != tuple(padded_row(t)) for t in rows)
+
+
 def _packed(b: Builder, x: SSAValue, outer: int = 0) -> SSAValue:
     """Returns `x` with each slice padded to a multiple of 16 bytes; `x` itself if it needs no padding.
 

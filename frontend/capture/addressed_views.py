@@ -21,6 +21,7 @@ from math import prod
 from typing import Any
 
 import torch
+from torch._ops import HigherOrderOperator
 from torch._subclasses.functional_tensor import FunctionalTensor
 from torch.fx import GraphModule
 from torch.utils import _pytree as pytree
@@ -79,6 +80,8 @@ class AddressedViews(TorchDispatchMode):
     the order of the writes.
     """
 
+    supports_higher_order_operators = True
+
     def __init__(self) -> None:
         super().__init__()
         self._views: dict[int, _View] = {}
@@ -88,6 +91,8 @@ class AddressedViews(TorchDispatchMode):
     ) -> Any:
         """Calls `func`. A change of a view without an inverse is made in the base of the view."""
         kwargs = kwargs or {}
+        if isinstance(func, HigherOrderOperator):
+            return func(*args, **kwargs)
         if func._schema.is_mutable:
             for argument, value in zip(func._schema.arguments, args, strict=False):
                 if argument.is_write and (view := self._views.get(id(value))) and view.steps:

@@ -40,8 +40,9 @@ def to_numpy(tensor: torch.Tensor) -> np.ndarray:
     tensor = tensor.detach().cpu().resolve_conj().resolve_neg().contiguous()
     if tensor.dtype in _EXTENSIONS:
         bits, extension = _EXTENSIONS[tensor.dtype]
-        return tensor.view(bits).numpy().view(extension)
-    return tensor.numpy()
+        return np.from_dlpack(tensor.view(bits)).view(extension)
+    # `Tensor.numpy` would make the caller's memory fixed, but FSDP frees the memory of its parameters.
+    return np.from_dlpack(tensor)
 
 
 def to_torch(array: np.ndarray) -> torch.Tensor:

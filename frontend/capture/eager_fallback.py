@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
-from torch.fx import Node
+from torch.fx import GraphModule, Node
 from torch.utils import _pytree as pytree
 from xdsl.dialects.builtin import ComplexType, f32, f64
 from xdsl.ir import Attribute
@@ -89,8 +89,8 @@ class EagerCall:
     @property
     def arguments(self) -> str:
         """Text of the arguments in their order, with `%i` for tensor operand i: `%0, 'sum', '0'`."""
-        shown = (f"%{leaf.index}" if isinstance(leaf, Operand) else repr(leaf) for leaf in self.leaves)
-        return ", ".join(shown)
+        leaves = [leaf for leaf in self.leaves if not isinstance(leaf, torch._ops.OpOverload | GraphModule)]
+        return ", ".join(f"%{leaf.index}" if isinstance(leaf, Operand) else repr(leaf) for leaf in leaves)
 
     @property
     def key(self) -> object:

@@ -6,12 +6,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch.fx import Node
+from torch.fx import GraphModule, Node
 from torch.utils import _pytree as pytree
 from xdsl.ir import Attribute, SSAValue
 
@@ -23,6 +23,54 @@ from .source_locations import users_call
 
 if TYPE_CHECKING:
     from .importer import GraphImporter
+
+_FUNCTIONALIZED: Any = (torch.ops.higher_order.auto_functionalized_v2, torch.ops.higher_order.auto_functionalized)
+"""Operators that call an operator of the user that changes tensors, on copies, and return the copies."""
+
+
+@dataclass(frozen=True)
+class MutableCall(EagerCall):
+    """Call of an operator that changes some of its arguments. Its results include the new values of these tensors.
+
+    An argument that is changed may be a view of another tensor, its base. The call gets the base, and the place of the
+    view in the memory of the base.
+
+    Attributes:
+        wrapper: operator of PyTorch that copies the bases, and calls the operator on views of the copies.
+        layouts: size, strides and offset of each base in the trace, to which the places refer.
+    """
+
+    wrapper: Any = None
+    layouts: tuple[tuple[tuple[int, ...], tuple[int, ...], int], ...] = ()
+
+    def compute(self, *args: Any, **kwargs: Any) -> Any:
+        """Returns the results of the operator and the changed bases. Raises any error of PyTorch."""
+        if self.layouts:
+            bases = zip(kwargs["_all_bases"], self.layouts, strict=True)
+            kwargs["_all_bases"] = [_placed(base, *layout) for base, layout in bases]
+        return self.wrapper(*args, **kwargs)
+
+
+@dataclass(frozen=True)
+class GraphCall(EagerCall):
+    """Call of an operator that takes graphs, such as a loop whose condition depends on the values of tensors."""
+
+    @property
+    def key(self) -> object:
+        """Key that is equal only for calls with the same graphs."""
+        return self.overload, tuple(id(v) if isinstance(v, GraphModule) else repr(v) for v in self.leaves), self.spec
+
+    @property
+    def stem(self) -> str:
+        """Beginning of the symbol name of the call's function: `eager_while_loop`."""
+        return f"eager_{self.operator}"
+
+
+def _placed(tensor: torch.Tensor, size: tuple[int, ...], stride: tuple[int, ...], offset: int) -> torch.Tensor:
+    """Returns a copy of a tensor with other strides and another offset in its memory."""
+    length = 1 + offset + sum((n - 1) * s for n, s in zip(size, stride, strict=True)) if tensor.numel() else offset
+    return tensor.new_zeros(length).as_strided(size, stride, offset).copy_(tensor)
+
 
 HostCall = tuple[EagerCall, list[SSAValue], list[Attribute]]
 """Eager call, its tensor operands, and the IR types of its results."""
@@ -50,6 +98,10 @@ def host_call(
     if has_effects(node):
         reason = "an operator with effects is not supported"
         target, args, value = node.args[1], (node.args[2:], node.kwargs), [v for v in value[1:] if v is not None]
+    if target in _FUNCTIONALIZED:
+        return _mutable_call(importer, node, reason, location)
+    if isinstance(target, torch._ops.HigherOrderOperator) and isinstance(value, tuple | list):
+        return _graph_call(importer, node, reason, location)
     if not isinstance(target, torch._ops.OpOverload):
         raise UnsupportedError(f"{prefix}it cannot be left to PyTorch")
     if target._schema.is_mutable:
@@ -61,6 +113,26 @@ def host_call(
         raise UnsupportedError(f"{prefix}the result is not a tensor")
     leaves, spec = pytree.tree_flatten(args)
     return with_operands(importer, kind(target, tuple(leaves), spec, reason, location, users_call(node)), values)
+
+
+def _mutable_call(importer: GraphImporter, node: Node, reason: str, location: str | None) -> HostCall:
+    bases: Any = node.kwargs.get("_all_bases", ())
+    values = [base.meta["val"] for base in bases]
+    if any(isinstance(n, torch.SymInt) for v in values for n in (*v.shape, *v.stride(), v.storage_offset())):
+        raise UnsupportedError(f"{reason}; a tensor of a size that varies is changed in place")
+    layouts = tuple((tuple(v.shape), v.stride(), v.storage_offset()) for v in values)
+    leaves, spec = pytree.tree_flatten((node.args, node.kwargs))
+    arguments: Any = node.args[0], tuple(leaves), spec, reason, location, users_call(node)
+    results = [v for v in pytree.tree_leaves(node.meta["val"]) if v is not None]
+    return with_operands(importer, MutableCall(*arguments, wrapper=node.target, layouts=layouts), results)
+
+
+def _graph_call(importer: GraphImporter, node: Node, reason: str, location: str | None) -> HostCall:
+    leaves, spec = pytree.tree_flatten((node.args, node.kwargs))
+    owner: Any = node.graph.owning_module
+    leaves = [getattr(owner, str(v.target)) if isinstance(v, Node) and v.op == "get_attr" else v for v in leaves]
+    call = GraphCall(node.target, tuple(leaves), spec, reason, location, users_call(node))  # pyright: ignore[reportArgumentType]
+    return with_operands(importer, call, pytree.tree_leaves(node.meta["val"]))
 
 
 def with_operands(importer: GraphImporter, call: EagerCall, values: Sequence[Any]) -> HostCall:

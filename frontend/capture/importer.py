@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import count
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -21,8 +21,9 @@ from xdsl.utils.exceptions import VerifyException
 from ...dialects.host import BindSizeOp
 from ...dialects.payload import element_type
 from ...dialects.shapes.binding import SIZES, Algebra
-from ...dialects.shapes.extents import Extent, SymbolAttr
+from ...dialects.shapes.extents import Extent, SymbolAttr, extents_of
 from ...dialects.support.calls import EAGER, EAGER_ARGUMENTS
+from ...dialects.support.equivalence import structure
 from ...dialects.support.locations import file_location, location_text, named_location
 from ...dialects.tensor.builder import work_type
 from ...dialects.torch import OPS, SCHEMAS, AtenOp
@@ -164,6 +165,7 @@ class GraphImporter:
         values: SSA values by node name; a sequence for an operator with several results.
         eager: operators that PyTorch computes, by the name of their function.
         declared: declarations of these functions, by the key of the call.
+        functions: functions of the steps of loops, by their structure.
         checks: pairs (node name, message) of values that must be true.
         generators: number of generator arguments added so far.
         special: import function by target, for targets that become no operation of the torch dialect.
@@ -175,6 +177,7 @@ class GraphImporter:
         self.values: dict[str, SSAValue | Sequence[SSAValue | None] | None] = {}
         self.eager: dict[str, EagerCall] = {}
         self.declared: dict[object, FuncOp] = {}
+        self.functions: dict[object, FuncOp] = {}
         self.checks: list[tuple[str, str]] = []
         self.checked: set[Node] = set()
         """Assertions that `checks` contains."""
@@ -244,6 +247,8 @@ class GraphImporter:
         if self._errors and self._follows_from_error(node):
             return
         target, value = node.target, node.meta.get("val")
+        if node.op == "get_attr" and all(user.target in self.special for user in node.users):
+            return  # The graph of a loop's step, which the loop imports.
         if (special := self.special.get(target)) is not None:
             special(self, node)
         elif isinstance(value, torch.SymInt | torch.SymBool | torch.SymFloat):
@@ -267,6 +272,10 @@ class GraphImporter:
             CompileError: the operator or one of its arguments is not supported.
         """
         name = overload_name(target)
+        if name not in OPS and name.replace("_copy", "", 1) in OPS and target.namespace == "aten":
+            name = name.replace(
+                "_copy", "", 1
+            )  # `view_copy` in the step of a loop; values have no memory of their own.
         if name not in OPS or target._schema.is_mutable:
             raise unknown_operator(name, target)
         types = self._result_types(node, f"aten.{name}")
@@ -339,9 +348,53 @@ class GraphImporter:
                 self.declared[key].attributes[EAGER_ARGUMENTS] = StringAttr(call.arguments)
             self.eager[name] = call
         op = CallOp(self.declared[key].sym_name.data, operands, types)
-        op.location = file_location(*place) if (place := self.place_of(node)) else UnknownLoc()
-        self.add(op, node)
+        self.add_located(op, node)
         return tuple(op.results)
+
+    def add_located(self, op: Operation, node: Node) -> None:
+        """Adds an operation with the location of its node."""
+        op.location = file_location(*place) if (place := self.place_of(node)) else UnknownLoc()  # pyright: ignore[reportAttributeAccessIssue]
+        self.add(op, node)
+
+    def add_function(self, function: FuncOp) -> str:
+        """Adds a private function to the module, unless there is an equal one. Returns the name of the function."""
+        key = structure(function, {}, ("sym_name",))
+        if key not in self.functions:
+            name = function.sym_name.data
+            function.sym_name = StringAttr(f"{name}_{len(self.functions)}" if self.functions else name)
+            self.functions[key] = function
+        return self.functions[key].sym_name.data
+
+    def import_block(self, graph: Graph, types: Sequence[Attribute]) -> tuple[Block, list[SSAValue]]:
+        """Imports a graph that an operator takes, as the body of a function without a terminator.
+
+        Args:
+            graph: the graph.
+            types: types of its arguments.
+
+        Returns:
+            the block, and the results of the graph.
+
+        Raises:
+            UnsupportedError: the graph has an operator that is not supported, or that has effects.
+        """
+        inner = type(self)(replace(self.traced, graph=graph))
+        inner.functions, inner.sizes = self.functions, self.sizes
+        for node, t in zip(graph.find_nodes(op="placeholder"), types, strict=True):
+            inner.values[node.name] = value = inner._block.insert_arg(t, len(inner._block.args))
+            value.name_hint = name_hint(node.name)
+        inner.run()
+        if inner.eager:
+            reason = f"{next(iter(inner.eager.values())).operator} in the step of a loop cannot be left to PyTorch"
+            raise UnsupportedError(reason)
+        if inner.generators or inner.checks:
+            raise UnsupportedError("random numbers and assertions in the step of a loop are not supported")
+        if any(isinstance(op, BindSizeOp) for op in inner._block.ops):
+            raise UnsupportedError("a size that depends on data in the step of a loop is not supported")
+        results = [inner.operand(r) for r in pytree.tree_leaves(graph.output_node().args[0])]
+        if not all(isinstance(r, SSAValue) for r in results):
+            raise UnsupportedError("a step of a loop that returns a number is not supported")
+        return inner._block, results
 
     def place_of(self, node: Node) -> tuple[str, int] | None:
         """Returns (file, line) of a node in the user's source, or None."""
@@ -382,9 +435,12 @@ class GraphImporter:
 
     def add_number(self, value: Any, like: Attribute) -> SSAValue:
         """Adds a tensor without dimensions that holds a number, with the element type of `like`."""
-        element = element_type(like)
-        named = {"size": [], "fill_value": value, "dtype": element}
-        return self.add_computed("full", named, TensorType(element, []))
+        return self.add_filled(value, TensorType(element_type(like), []))
+
+    def add_filled(self, value: Any, type: Attribute) -> SSAValue:
+        """Adds a tensor of a type, all of whose elements are `value`."""
+        named = {"size": list(extents_of(type)), "fill_value": value, "dtype": element_type(type)}
+        return self.add_computed("full", named, type)
 
     def add_computed(self, name: str, arguments: dict[str, Any], result: Attribute) -> SSAValue:
         """Adds an operation that has no node, and returns its result.
@@ -456,7 +512,7 @@ class GraphImporter:
         main = FuncOp("main", types, Region(self._block))
         if "sizes" in vars(self) and self.sizes.derived:
             main.attributes[SIZES] = self.sizes.derived
-        return ModuleOp([*self.declared.values(), main])
+        return ModuleOp([*self.declared.values(), *self.functions.values(), main])
 
     def _mark_large_layers(self) -> None:
         """Marks the operations of layers that can be outlined: large layers in a list with at least two of them."""

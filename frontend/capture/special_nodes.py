@@ -185,6 +185,9 @@ def compute_number(importer: GraphImporter, node: Node) -> SSAValue:
 
 def not_an_operator(node: Node) -> UnsupportedError:
     """Returns the error for a node that calls no operator of PyTorch."""
+    if node.op == "call_function" and node.args and isinstance(node.args[0], torch._ops.OpOverload):
+        reason = "an operator of a library that changes a tensor in place is not supported"
+        return UnsupportedError(reason, operator=_target_name(node.args[0]), kind="unsupported-operator")
     if node.op == "call_function":
         return UnsupportedError("operators of this library are not supported", operator=_target_name(node.target))
     reason = "control flow, or another operator that takes a graph, is not supported"

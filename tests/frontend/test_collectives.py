@@ -90,11 +90,19 @@ def tensor_parallel(model: nn.Module) -> nn.Module:
 PARALLEL = (data_parallel, fully_sharded, tensor_parallel)
 
 
-def train(parallel: Callable[[nn.Module], nn.Module], rank: int, compiled: bool) -> list[torch.Tensor]:
-    """Returns the losses and the local parameters of two steps."""
+def train(
+    parallel: Callable[[nn.Module], nn.Module], rank: int, options: dict[str, Any] | None = None
+) -> list[torch.Tensor]:
+    """Returns the losses and the local parameters of two steps.
+
+    Args:
+        parallel: wraps the model.
+        rank: number of the process.
+        options: options of the backend, or None to train in eager PyTorch.
+    """
     torch.manual_seed(0)
     model = parallel(Transformer())
-    run = torch.compile(model, backend="deplodock", options=OPTIONS) if compiled else model
+    run = model if options is None else torch.compile(model, backend="deplodock", options=options)
     optimizer, losses = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9), []
     generator = torch.Generator().manual_seed(0 if parallel is tensor_parallel else rank)
     for _ in range(2):
@@ -142,10 +150,10 @@ def check_steps(parallel: Callable[[nn.Module], nn.Module], rank: int) -> None:
     """Compares compiled with eager steps. One process is compiled, the other one is not."""
     from torch._dynamo.utils import counters
 
-    expected = train(parallel, rank, compiled=False)
+    expected = train(parallel, rank)
     torch.compiler.reset()
     counters.clear()
-    results = train(parallel, rank, compiled=rank == 0)
+    results = train(parallel, rank, OPTIONS if rank == 0 else None)
     torch.testing.assert_close(results, expected, rtol=1e-4, atol=1e-5)
     if rank == 0:
         # Dynamo breaks the graph inside of the wrapper of DDP, for every backend.

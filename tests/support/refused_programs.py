@@ -359,7 +359,7 @@ def branches_of_two_shapes(x):
     return torch.cond(x.sum() > 0, lambda a: a[:2], lambda a: a, (x,))
 
 
-@refused("while_loop(", remedy="plain operators", args=(V,))
+@refused("while_loop(", "number of steps", remedy="a fixed number of steps", args=(V,))
 def loop_operator(x):
     return torch.ops.higher_order.while_loop(lambda a: a.sum() < 100, lambda a: (a * 2,), (x,), ())  # here
 

@@ -105,6 +105,8 @@ _SIZES = """
 """
 """Functions that `known_sizes.py` replaces: they read elements of a tensor, or only use masks and numbers."""
 
+_ASSOCIATIVE = "associative_scan torch._higher_order_ops.associative_scan.generic_associative_scan"
+
 _ADDRESSES = "aten.as_strided.default aten.as_strided_copy.default aten.as_strided_scatter.default aten.resize.default"
 
 _DATA_SIZES = """
@@ -119,6 +121,7 @@ _SWITCHES = "_set_grad_enabled torch.is_grad_enabled torch.inference_mode.__ente
 FEATURES = (
     Feature("transforms", calls=_AUTOGRAD),
     Feature("branches", calls="cond", errors="GuardOnDataDependentSymNode DataDependentOutputException"),
+    Feature("loops", "scan map_impl while_loop while_loop_stack_output", calls=_ASSOCIATIVE),
     Feature("known_sizes", calls=_SIZES),
     Feature("specialization", "shapes"),
     Feature("known_indices", "integer"),

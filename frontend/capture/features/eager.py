@@ -91,12 +91,16 @@ class Importer(GraphImporter):
         location = f"{place[0]}:{place[1]}" if place else None
         call, operands, types = host_call(self, node, argument + error.reason, location)
         results = self.add_call(call, operands, types, node)
+        value, computed = node.meta["val"], iter(results)
         if has_effects(node):
             # The first result is the token that orders effects. The call does not change it.
             token = node.args[0]
             assert isinstance(token, Node)
-            results = (self.values.get(token.name), *results)
-        self.values[node.name] = results if isinstance(node.meta["val"], tuple | list) else results[0]
+            self.values[node.name] = (self.values.get(token.name), *results)  # pyright: ignore[reportArgumentType]
+        elif isinstance(value, tuple | list):
+            self.values[node.name] = tuple(None if v is None else next(computed) for v in value)
+        else:
+            self.values[node.name] = results[0]
 
 
 def _type_of(tensor: torch.Tensor) -> TensorType[Attribute]:

@@ -13,7 +13,7 @@ from pkgutil import iter_modules
 from xdsl.context import Context
 from xdsl.dialects.builtin import ArrayAttr, ModuleOp, StringAttr, SymbolRefAttr, f32
 from xdsl.dialects.func import FuncOp
-from xdsl.ir import Attribute, Operation, SSAValue
+from xdsl.ir import Attribute, Block, Operation, SSAValue
 from xdsl.passes import ModulePass
 from xdsl.utils.exceptions import VerifyException
 
@@ -24,12 +24,15 @@ from ....dialects.shapes.extents import ExtentError, extents_of, extents_text
 from ....dialects.support.equivalence import structure
 from ....dialects.support.locations import location_text
 from ....dialects.tensor.builder import Builder
+from ....dialects.tensor.folds import fold, needs_padding
 from ....dialects.torch import AtenOp, Value
 from ....errors import CompileError, ShapeError, UnsupportedError
 from ....plugins import plugins
-from ...rewriting import replace
+from ...rewriting import erase, replace
 from .registry import DECOMPOSITIONS, Decomposition
 from .scalars import ALPHA_OPERATORS, TENSOR_TYPE_SCALARS, check_types, convert_scalars
+
+Values = list[SSAValue]
 
 STORAGE_ARGUMENTS = frozenset(
     "layout device pin_memory non_blocking memory_format copy cudnn_enable cudnn_enabled half_to_float".split()
@@ -129,7 +132,7 @@ def _check_element_type(op: Operation) -> None:
         raise UnsupportedError(f"does not work on tensors of {elements}") from None
 
 
-def _add_function(op: AtenOp, fold: tensor.ScanOp, function: FuncOp) -> None:
+def _add_function(op: Operation, scan: tensor.ScanOp, function: FuncOp) -> None:
     """Sets the step of a `tensor.scan` to `function`, inserted before the function that contains `op`, or to an equal
     function of the module."""
     top: Operation = op
@@ -144,7 +147,30 @@ def _add_function(op: AtenOp, fold: tensor.ScanOp, function: FuncOp) -> None:
         step = next(n for n in names if n not in functions)
         function.sym_name = StringAttr(step)
         parent.body.block.insert_op_before(function, top)
-    fold.step = SymbolRefAttr(step)
+    scan.step = SymbolRefAttr(step)
+
+
+def _pad_folds(module: ModuleOp, algebra: Algebra) -> None:
+    """Replaces every `tensor.scan` whose slices need padding, and its step, by one that pads them (`folds.fold`)."""
+    folds = [op for op in module.walk() if isinstance(op, tensor.ScanOp) and needs_padding(op)]
+    functions = {f.sym_name.data: f for f in module.ops if isinstance(f, FuncOp)} if folds else {}
+    for op in folds:
+        body = functions[op.step.string_value()].body.block
+
+        def step(b: Builder, carries: Values, slices: Values, shared: Values, body: Block = body) -> Values:
+            values: dict[SSAValue, SSAValue] = dict(zip(body.args, (*carries, *slices, *shared), strict=True))
+            *ops, end = body.ops
+            b.ops.extend(inner.clone(values) for inner in ops)
+            return [values.get(v, v) for v in end.operands]
+
+        builder = Builder((), op.location, algebra)
+        results = fold(builder, step, op.steps, op.carries, op.each, op.shared, op.stacked)
+        for new, function in builder.functions:
+            _add_function(op, new, function)
+        replace(op, *builder.ops, results=results)
+    used = {op.step.string_value() for op in module.walk() if isinstance(op, tensor.ScanOp)} if folds else set[str]()
+    for name in {op.step.string_value() for op in folds} - used:
+        erase(functions[name])
 
 
 def decompose_all(module: ModuleOp, algebra: Algebra, checked: bool = False) -> None:
@@ -159,6 +185,7 @@ def decompose_all(module: ModuleOp, algebra: Algebra, checked: bool = False) -> 
         CompileError: For the first operator that is refused. `others` has the errors of the further ones.
     """
     errors = list[CompileError]()
+    _pad_folds(module, algebra)
     for op in [op for op in module.walk() if isinstance(op, AtenOp)]:
         try:
             ops, results, functions = decompose(op, algebra, checked)
@@ -166,8 +193,8 @@ def decompose_all(module: ModuleOp, algebra: Algebra, checked: bool = False) -> 
             error.operator, error.location = f"aten.{op.SCHEMA.name}", error.location or location_text(op)
             errors.append(error)
             continue
-        for fold, function in functions:
-            _add_function(op, fold, function)
+        for scan, function in functions:
+            _add_function(op, scan, function)
         replace(op, *ops, results=results)
     if errors:
         errors[0].others = tuple(errors[1:])
