@@ -168,10 +168,11 @@ def _literal(importer: GraphImporter, value: Any) -> Any:
     source = value
     while isinstance(source, Node) and source.target in _COPIES:
         source = source.args[0]
-    literals = importer.traced.features.facts.get("loops", frozenset[str]())
+    literals: frozenset[str] | None = importer.traced.features.facts.get("loops")
     for binding, node in importer.traced.arguments:
-        is_literal = node.name in literals or binding.name.startswith("_tensor_constant")
-        if node is source and is_literal and binding.tensor is not None:
+        # All constants of a graph of AOTAutograd are literals.
+        if node is source and binding.kind == "constant" and (literals is None or node.name in literals):
+            assert binding.tensor is not None
             return int(binding.tensor) if binding.tensor.numel() == 1 and _is_integer(binding.tensor) else value
     return value
 
@@ -223,11 +224,17 @@ def _count(condition: GraphModule, body: GraphModule, carries: Sequence[Any]) ->
         first, second = second, first
     if first is not step or (difference := _constant(second)) is None:
         return None
+    counted = step.meta.get("val")
+    if isinstance(counted, torch.Tensor) and not _is_integer(counted):
+        return None
+    limits = torch.iinfo(counted.dtype if isinstance(counted, torch.Tensor) else torch.int64)
     holds, difference = _COMPARISONS[compared.target], difference * _ADDITIONS[following.target]
     for steps in range(MAX_STEPS):
         if not holds(value, limit):
             return steps
         value += difference
+        if not limits.min <= value <= limits.max:  # The counter would wrap.
+            return None
     return None
 
 
@@ -317,7 +324,7 @@ def called(function: Any, args: Any, kwargs: Any) -> Any:
 
 
 def _prefix_scan(combine: Callable[..., Any], leaves: Sequence[Any], dim: int = 0, additional_inputs: Any = ()) -> Any:
-    if len(leaves) != 1 or additional_inputs:
+    if len(leaves) != 1 or additional_inputs or leaves[0].dtype == torch.bool:
         return NotImplemented
     shape, dtype = list(leaves[0].shape), leaves[0].dtype
     shape[dim] = 1
