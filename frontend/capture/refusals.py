@@ -119,7 +119,7 @@ not tracked with proxy|cast NotImplemented to Tensor|[Nn]ested|jagged
     tensor-kinds: sparse tensors are not supported; use a dense tensor (x.to_dense())
 [Qq]uantize
     tensor-kinds: quantized tensors are not supported; use x.dequantize()
-is not iterable|HigherOrder|expected compiled_fn to be GraphModule
+is not iterable|HigherOrder|expected compiled_fn to be GraphModule|found no compiled frames
     higher-order-operators: an operator that takes a graph is not supported here
 fake impl|UnsupportedOperator|no meta kernel|meta-dispatch
     unsupported-operator: the operator does not tell the shape of its result before it runs; describe it with
