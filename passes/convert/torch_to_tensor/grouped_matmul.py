@@ -16,10 +16,12 @@ from dataclasses import dataclass
 
 from xdsl.dialects.builtin import i32, i64
 from xdsl.ir import Attribute, SSAValue
-from xdsl.ir.affine import AffineExpr
+from xdsl.ir.affine import AffineExpr, AffineMap
 
+from ....dialects.payload import element_type
 from ....dialects.shapes.extents import Extent, extents_of, most, typical
-from ....dialects.tensor.builder import Builder, dims, work_type
+from ....dialects.tensor import ReductionKind, ScatterOp
+from ....dialects.tensor.builder import Builder, dims
 from ....dialects.tensor.contraction import contract
 from ....dialects.tensor.views import gathered, reshape_to
 from ....errors import ShapeError
@@ -31,10 +33,9 @@ MIN_TILE, MAX_TILE = 8, 64
 rows of a wgmma instruction, and below 8 rows each block reloads the operand of its group too often."""
 
 
-def tile_rows(rows: Extent, groups: int) -> int:
-    """Returns the rows of a tile, a power of 2, for groups of average size."""
-    average = max(typical(rows) // max(groups, 1), 1)
-    return max(MIN_TILE, min(MAX_TILE, 1 << (average - 1).bit_length()))
+def average_rows(rows: Extent, groups: int) -> int:
+    """Returns the average number of rows of a group, rounded up to a power of 2, and at least `MIN_TILE`."""
+    return max(MIN_TILE, 1 << (max(typical(rows) // max(groups, 1), 1) - 1).bit_length())
 
 
 @dataclass(frozen=True)
@@ -48,6 +49,7 @@ class Groups:
         last: number of tiles up to the end of a group.
         tile: rows of a tile.
         element: element type of the tensors.
+        tiles: bound of the number of tiles. Each group that is not empty ends with a partial tile.
     """
 
     starts: SSAValue
@@ -56,25 +58,33 @@ class Groups:
     last: SSAValue
     tile: int
     element: Attribute
+    tiles: Extent
 
     @staticmethod
-    def at(b: Builder, offs: SSAValue, rows: Extent) -> Groups:
+    def at(b: Builder, offs: SSAValue, rows: Extent, largest: int | None = None) -> Groups:
         """Returns the groups that end at `offs`.
 
         Args:
             b: Builder of the operator.
             offs: Ends of the groups, ascending, of shape [groups].
             rows: Number of rows.
+            largest: Maximum number of rows of a tile, or None for no maximum.
         """
         (groups,) = extents_of(offs.type)
         if not isinstance(groups, int):
             raise b.unsupported("offs", "a number of groups that varies is not supported")
-        tile = tile_rows(rows, groups)
+        tile = average_rows(rows, groups)
+        tile = tile if largest is None else min(tile, largest)
         element = i32 if most(rows) + groups * tile < 1 << 31 else i64
-        ends, starts = group_bounds(b, offs, element)
-        tiles = b.div(b.plus(b.sub(ends, starts), tile - 1), b.constant(tile, [groups], element))
-        last = b.scan("add", tiles, 0)
-        return Groups(starts, ends, b.sub(last, tiles), last, tile, element)
+        ends, (d,) = b.cast(offs, element), dims(1)
+        starts = b.map(ends, [d - 1], [groups], [(d, 1, groups)], 0)
+        of_group = b.div(b.plus(b.sub(ends, starts), tile - 1), b.constant(tile, [groups], element))
+        last = b.scan("add", of_group, 0)
+        if isinstance(rows, int):
+            tiles = (rows + min(groups, rows) * (tile - 1)) // tile
+        else:
+            tiles = b.algebra.quotient(rows, groups * (tile - 1), tile, f"{rows.hint}_tiles")
+        return Groups(starts, ends, b.sub(last, of_group), last, tile, element, tiles)
 
     def count(self, b: Builder, values: SSAValue, size: Extent) -> SSAValue:
         """Returns the number of elements of `values` that are at most n, for each n below `size`.
@@ -101,18 +111,16 @@ class Groups:
         """
         return gathered(b, values, [AffineExpr.symbol(0)], extents_of(group.type), [group])
 
-
-def group_bounds(b: Builder, offs: SSAValue, element: Attribute) -> tuple[SSAValue, SSAValue]:
-    """Returns the ends and the starts of groups.
-
-    Args:
-        b: Builder of the operator.
-        offs: Ends of the groups, of shape [groups].
-        element: Element type of the results.
-    """
-    ends = b.cast(offs, element)
-    shape, (d,) = extents_of(ends.type), dims(1)
-    return ends, b.map(ends, [d - 1], shape, [(d, 1, shape[0])], 0)
+    def rows(self, b: Builder) -> tuple[SSAValue, SSAValue]:
+        """Returns the group of each tile, and the row of each place in each tile, which is -1 for padding."""
+        space = [self.tiles, self.tile]
+        group = self.count(b, self.last, self.tiles)
+        number = b.sub(b.iota(0, space[:1], self.element), self.of_group(b, self.first, group))
+        begin = b.add(self.of_group(b, self.starts, group), b.scaled(number, self.tile))
+        row = b.add(b.place(begin, [0], space), b.iota(1, space, self.element))
+        inside = b.cmp("lt", row, b.place(self.of_group(b, self.ends, group), [0], space))
+        # A gather reads 0 at a row that is outside of the tensor.
+        return group, b.select(inside, row, b.like(row, -1))
 
 
 def grouped_rows(b: Builder, x: SSAValue, w: SSAValue, offs: SSAValue) -> SSAValue:
@@ -129,15 +137,9 @@ def grouped_rows(b: Builder, x: SSAValue, w: SSAValue, offs: SSAValue) -> SSAVal
         raise ShapeError(
             f"expected x[rows, k], w[groups, k, n] and offs[groups], but got {x.type}, {w.type} and {offs.type}"
         )
-    at = Groups.at(b, offs, rows)
-    tile, space = at.tile, (tiles_of(b, rows, extents_of(offs.type)[0], at.tile), at.tile)
-    group = at.count(b, at.last, space[0])
-    number = b.sub(b.iota(0, space[:1], at.element), at.of_group(b, at.first, group))
-    begin = b.add(at.of_group(b, at.starts, group), b.scaled(number, tile))
-    row = b.add(b.place(begin, [0], space), b.iota(1, space, at.element))
-    inside = b.cmp("lt", row, b.place(at.of_group(b, at.ends, group), [0], space))
-    # A gather reads 0 at a row that is outside of `x`.
-    row = b.select(inside, row, b.like(row, -1))
+    at = Groups.at(b, offs, rows, MAX_TILE)
+    group, row = at.rows(b)
+    space = at.tiles, at.tile
     s, (_, d1, d2) = AffineExpr.symbol(0), dims(3)
     of_rows, of_groups = [*space, inner], [space[0], inner, columns]
     lhs = gathered(b, x, [s, d2], of_rows, [b.place(row, [0, 1], of_rows)])
@@ -165,21 +167,6 @@ def _at_rows(b: Builder, y: SSAValue, at: Groups, rows: Extent) -> SSAValue:
     return gathered(b, y, [s, AffineExpr.symbol(1), d1], shape, [quotient, b.sub(index, b.mul(quotient, size))])
 
 
-def tiles_of(b: Builder, rows: Extent, groups: Extent, tile: int) -> Extent:
-    """Returns a bound of the number of tiles: each group that is not empty ends with a partial tile.
-
-    Args:
-        b: Builder of the operator.
-        rows: Number of rows.
-        groups: Number of groups.
-        tile: Rows of a tile.
-    """
-    assert isinstance(groups, int), "Groups.at has checked it"
-    if isinstance(rows, int):
-        return (rows + min(groups, rows) * (tile - 1)) // tile
-    return b.algebra.quotient(rows, groups * (tile - 1), tile, f"{rows.hint}_tiles")
-
-
 def grouped_sums(b: Builder, x: SSAValue, y: SSAValue, offs: SSAValue) -> SSAValue:
     """Returns `x[:, columns of g] @ y[rows of g]` for each group g, a tensor of shape [groups, m, n].
 
@@ -192,15 +179,18 @@ def grouped_sums(b: Builder, x: SSAValue, y: SSAValue, offs: SSAValue) -> SSAVal
     (m, inner), (depth, n) = extents_of(x.type), extents_of(y.type)
     if inner != depth or len(extents_of(offs.type)) != 1:
         raise ShapeError(f"expected x[m, k], y[k, n] and offs[groups], but got {x.type}, {y.type} and {offs.type}")
-    element = i32 if most(inner) < 1 << 31 else i64
-    ends, starts = group_bounds(b, offs, element)
-    (groups,) = extents_of(offs.type)
-    space = [groups, m, inner]
-    k = b.iota(2, space, element)
-    inside = b.both(b.cmp("ge", k, b.place(starts, [0], space)), b.cmp("lt", k, b.place(ends, [0], space)))
-    lhs = b.place(b.cast(x, work_type(b.result_element)), [1, 2], space)
-    lhs = b.select(inside, lhs, b.like(lhs, 0))
-    return contract(b, lhs, [0, 1, 3], y, [3, 2], [groups, m, n, inner], 1)
+    at = Groups.at(b, offs, inner)
+    group, row = at.rows(b)
+    s, (_, d1, d2) = AffineExpr.symbol(0), dims(3)
+    of_columns, of_rows = [at.tiles, m, at.tile], [at.tiles, at.tile, n]
+    lhs = gathered(b, x, [d1, s], of_columns, [b.place(row, [0, 2], of_columns)])
+    rhs = gathered(b, y, [s, d2], of_rows, [b.place(row, [0, 1], of_rows)])
+    parts = contract(b, lhs, [0, 1, 3], rhs, [0, 3, 2], [at.tiles, m, n, at.tile], 1)
+    # A group has few tiles. A tile without a group has a number that is outside of the result, and is dropped.
+    shape, space = [*extents_of(offs.type), m, n], extents_of(parts.type)
+    init, index = b.constant(0, shape, element_type(parts.type)), b.place(group, [0], space)
+    map = AffineMap(3, 1, (s, d1, d2))
+    return b.insert(ScatterOp(ReductionKind.ADD, init=init, values=parts, map=map, indices=[index]))
 
 
 @decomposes("_grouped_mm")
