@@ -10,6 +10,7 @@ from ....dialects.shapes.extents import extents_of
 from ....dialects.tensor.sorting import Ordering, sorted_along, sorted_places
 from ....dialects.tensor.views import pick
 from ..registry import Body, Builder, HloOperation, rule
+from .integers import ordered
 
 
 def _ordering(body: Body) -> Ordering:
@@ -37,7 +38,6 @@ def sort(b: Builder, op: HloOperation, *operands: SSAValue) -> Sequence[SSAValue
 
 @rule("chlo.top_k")
 def top_k(b: Builder, op: HloOperation, x: SSAValue) -> Sequence[SSAValue]:
-    if op.unsigned:
-        raise op.refuse("the largest unsigned integers are not supported", remedy="convert them to a signed type")
+    x = ordered(b, x, op.unsigned)
     values, places = sorted_along(b, x, len(extents_of(x.type)) - 1, True, op.int("k"))
-    return [values, b.cast(places, op.results[1].element)]
+    return [ordered(b, values, op.unsigned), b.cast(places, op.results[1].element)]
