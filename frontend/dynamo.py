@@ -179,8 +179,8 @@ def compile_with_gradients(graph: nn.Module, examples: Sequence[Any], options: M
         if objects := _object_arguments(part.graph):
             return _with_objects(compiler, part, objects)
         compile_options = {name: value for name, value in options.items() if name != "fallback"}
-        leaves: Any = part.graph.output_node().args[0]
-        sizes_in, sizes_out = map(_sizes_among, (part.graph.find_nodes(op="placeholder"), leaves))
+        inputs_of_part = part.graph.find_nodes(op="placeholder")
+        sizes = {i for i, n in enumerate(inputs_of_part) if isinstance(n.meta.get("val"), torch.SymInt)}
         with unset_fake_temporarily():  # Constants of the graph are real tensors.
             program = CompiledFunction(capture_graph(part, options.get("fallback")), **compile_options)
             program.check()
@@ -190,13 +190,10 @@ def compile_with_gradients(graph: nn.Module, examples: Sequence[Any], options: M
 
         def run(*args: Any) -> list[Any]:
             arguments = [torch.empty(0) if a is None else a for a in args] if tokens else args
-            if sizes_in:
-                arguments = [torch.tensor(a) if i in sizes_in else a for i, a in enumerate(arguments)]
+            if sizes:
+                arguments = [torch.tensor(a) if i in sizes else a for i, a in enumerate(arguments)]
             with torch.no_grad():
-                results = list(program(*arguments))
-            for i in sizes_out:
-                results[i] = int(results[i])
-            return results
+                return list(program(*arguments))
 
         return make_boxed_func(run)
 
@@ -205,11 +202,6 @@ def compile_with_gradients(graph: nn.Module, examples: Sequence[Any], options: M
     replaced = stand_ins([f for f in FEATURES if f.name in ("known_sizes", "loops")])
     with sdpa_kernel(SDPBackend.MATH), replaced, above_autograd(), AddressedViews():
         return backend(graph, examples)  # pyright: ignore[reportArgumentType]
-
-
-def _sizes_among(nodes: Sequence[Any]) -> set[int]:
-    """Returns the positions of the nodes that are integers: sizes that depend on data."""
-    return {i for i, n in enumerate(nodes) if isinstance(n, Node) and isinstance(n.meta.get("val"), torch.SymInt)}
 
 
 def _is_wrapper(tensor: torch.Tensor) -> bool:

@@ -75,7 +75,7 @@ def _is_simple(output: Output, outputs: Sequence[Output]) -> bool:
     """Returns true if a result is an unchanged argument, a constant, or a contiguous buffer that the program fills."""
     place = output.place
     if place is None:
-        return not output.steps
+        return not output.steps and output.kind != "number"
     alone = [o.index for o in outputs if o.kind == "result"].count(output.index) == 1
     offset = 0 if place.strided is None else place.strided[2]
     return not output.steps and alone and not place.once and not place.gaps and not offset

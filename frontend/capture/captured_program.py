@@ -54,14 +54,14 @@ class Output:
     """Source of a leaf of the Python result.
 
     Attributes:
-        kind: a result of `@main`, an argument of `@main`, or a Python constant.
+        kind: a result of `@main`, an argument of `@main`, a Python constant, or a Python number in a result of `@main`.
         index: number of the result or argument.
         value: the constant.
         steps: operators of the view of the argument that is returned.
         place: position of the leaf in the result of `@main`; None if it is that result.
     """
 
-    kind: Literal["result", "argument", "constant"]
+    kind: Literal["result", "argument", "constant", "number"]
     index: int = -1
     value: Any = None
     steps: tuple[Step, ...] = ()
@@ -308,6 +308,8 @@ class CapturedProgram:
         for i, (o, same) in enumerate(self._same):
             if o.kind == "constant":
                 leaves.append(o.value)
+            elif o.kind == "number":
+                leaves.append(results[o.index].item())
             elif same < len(leaves):
                 leaves.append(leaves[same])
             elif not o.steps or not needed:

@@ -26,7 +26,7 @@ def capture_graph(graph: GraphModule, fallback: Fallback = None, updated: Sequen
     """Captures a graph of ATen operators without changes in place, and with sizes that are fixed or depend on data.
 
     The program has the arguments of the graph, and returns a flat list. Results have the strides of the trace. An
-    integer that depends on data is a tensor without dimensions in the program (`integers_as_tensors`).
+    integer argument that depends on data is a tensor without dimensions (`integers_as_tensors`).
 
     Args:
         graph: the graph. It is changed.
@@ -60,7 +60,7 @@ def capture_graph(graph: GraphModule, fallback: Fallback = None, updated: Sequen
 
 
 def integers_as_tensors(graph: Graph) -> None:
-    """Replaces the integer arguments and results of a graph that depend on data by i64 tensors without dimensions.
+    """Replaces the integer arguments of a graph that depend on data by i64 tensors without dimensions.
 
     AOTAutograd makes such graphs: the forward graph returns a size that the backward graph needs. An integer that is
     the size of a tensor argument need not be read from its tensor.
@@ -78,14 +78,6 @@ def integers_as_tensors(graph: Graph) -> None:
             node.replace_all_uses_with(read, delete_user_cb=lambda user, read=read: user is not read)
             read.meta["val"] = number
             node.meta["val"] = _without_dimensions(graph)
-    output = graph.output_node()
-    leaves: list[Any] = list(output.args[0])  # pyright: ignore[reportArgumentType]
-    for i, leaf in enumerate(leaves):
-        if isinstance(leaf, Node) and isinstance(leaf.meta.get("val"), torch.SymInt):
-            with graph.inserting_before(output):
-                leaves[i] = graph.call_function(torch.ops.aten.full.default, ([], leaf), {"dtype": torch.int64})
-            leaves[i].meta["val"] = _without_dimensions(graph)
-    output.args = (tuple(leaves),)
 
 
 def _without_dimensions(graph: Graph) -> torch.Tensor:

@@ -38,7 +38,7 @@ from .eager_fallback import EagerCall
 from .refusals import UserCalls, together
 from .source_locations import Origin, blame, innermost
 from .special_nodes import SPECIAL, compute_number, not_an_operator, unknown_operator
-from .symbolic_shapes import SizeTable
+from .symbolic_shapes import SizeTable, depends_on_data
 
 if TYPE_CHECKING:
     from .features import Features
@@ -119,6 +119,9 @@ def _output(importer: GraphImporter, leaf: Any, devices: set[str]) -> Output:
     if not isinstance(leaf, Node):
         return Output("constant", value=leaf)
     value = leaf.meta.get("val")
+    if isinstance(value, torch.SymInt | torch.SymFloat) and depends_on_data(value):
+        importer.add_number_result(leaf)
+        return Output("number", importer.result_index(leaf.name))
     if not isinstance(value, torch.Tensor) or value.device.type not in devices:
         raise blame(_refused_result(value, devices), leaf, importer.traced.calls.place)
     argument = importer.arguments.get(leaf.name)
@@ -441,6 +444,12 @@ class GraphImporter:
         """Adds a tensor of a type, all of whose elements are `value`."""
         named = {"size": list(extents_of(type)), "fill_value": value, "dtype": element_type(type)}
         return self.add_computed("full", named, type)
+
+    def add_number_result(self, node: Node) -> None:
+        """Makes an integer that depends on data a tensor without dimensions. A float is one already."""
+        if isinstance(number := node.meta["val"], torch.SymInt):
+            named = {"size": [], "fill_value": self.sizes.number(number), "dtype": i64}
+            self.values[node.name] = self.add_computed("full", named, TensorType(i64, []))
 
     def add_computed(self, name: str, arguments: dict[str, Any], result: Attribute) -> SSAValue:
         """Adds an operation that has no node, and returns its result.

@@ -94,7 +94,11 @@ def _check_truth(importer: GraphImporter, node: Node, tensor: SSAValue) -> None:
             required |= (
                 {value for value, met in zip((True, False), holds, strict=True) if met} if not all(holds) else set()
             )
-        elif isinstance(user.target, torch._ops.OpOverload) or any(n not in outcomes for n in user.all_input_nodes):
+        elif (
+            not callable(user.target)
+            or isinstance(user.target, torch._ops.OpOverload)
+            or any(n not in outcomes for n in user.all_input_nodes)
+        ):
             raise unknown_operator("_local_scalar_dense", aten._local_scalar_dense.default)
         else:
             outcomes[user] = tuple(_called(user, {n: v[i] for n, v in outcomes.items()}) for i in (0, 1))
@@ -114,8 +118,7 @@ def _nodes_after(node: Node) -> Iterator[Node]:
 def _called(node: Node, values: dict[Node, Any]) -> Any:
     """Returns the result of the Python function that a node calls, for given values of other nodes."""
     args, kwargs = map_arg((node.args, node.kwargs), lambda n: values[n])
-    assert callable(node.target)
-    return node.target(*args, **kwargs)
+    return node.target(*args, **kwargs)  # pyright: ignore[reportCallIssue]
 
 
 def _ignore(importer: GraphImporter, node: Node) -> None:

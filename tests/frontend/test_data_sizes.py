@@ -177,6 +177,19 @@ def test_views_at_a_size_from_data_and_byte_indices_are_refused() -> None:
         deplodock.compile(lambda x, t: x[t] * 2, (x, n.to(torch.uint8)))
 
 
+def test_numbers_as_results() -> None:
+    """A size or a float is a number of Python in the result; a mask may be larger than what it selects from."""
+
+    def program(x: Tensor, mask: Tensor) -> Any:
+        selected = torch.masked_select(x, mask)
+        return selected.shape[0] * 2 - 3, x.sum().item() + 1, mask.sum().item(), selected[:0].shape[0]
+
+    x, mask = torch.arange(4.0), torch.ones(3, 4) > 0
+    result = deplodock.compile(program, (x, mask), executor="reference")(x, mask)
+    assert result == program(x, mask)
+    assert [type(n) for n in result] == [int, float, int, int]
+
+
 def test_sizes_of_arguments_vary_too() -> None:
     rows = Dim("rows", min=0, max=64)
     run = deplodock.compile(

@@ -21,11 +21,14 @@ aten: Any = torch.ops.aten
 
 
 def read_size(count: Tensor, most: Any = None) -> Any:
-    """Returns the integer in a tensor as a size. `most`: its largest value."""
+    """Returns the integer in a tensor as a size. `most`: its largest value.
+
+    PyTorch allows up to 2 elements of a smaller mask, so that sizes of 0 and 1 are no special cases.
+    """
     size = count.item()
     torch._check(size >= 0)
     if most is not None:
-        torch._check(size <= most)
+        torch._check(size <= (max(most, 2) if isinstance(most, int) else most))
     return size
 
 
@@ -51,8 +54,11 @@ def true_indices(mask: Tensor) -> list[Tensor]:
         place, shape, indices = true_positions(mask.reshape(-1)), mask.shape, list[Tensor]()
         for d, n in enumerate(shape):
             inner = prod(shape[d + 1 :])
-            row = place if isinstance(inner, int) and inner == 1 else place // inner
-            indices.append(row % n if d else row)
+            if isinstance(inner, int):
+                row = place if inner == 1 else place // max(inner, 1)
+            else:
+                row = place // inner
+            indices.append(row % (max(n, 1) if isinstance(n, int) else n) if d else row)
         setattr(mask, _MEMO, indices)
     return indices
 

@@ -116,7 +116,9 @@ def _getitem(x: Tensor, index: Any) -> Tensor | None:
 def _masked_select(input: Tensor, mask: Tensor) -> Tensor | None:
     constant = _constant_mask(mask)
     if constant is None:
-        return None
+        # PyTorch traces at most as many results as the input has elements, also if the mask has more.
+        shape = torch.broadcast_shapes(input.shape, mask.shape)
+        return None if shape == input.shape else torch.masked_select(input.expand(shape), mask)
     shape = torch.broadcast_shapes(input.shape, constant.shape)
     if not all(isinstance(n, int) for n in shape):
         return None
