@@ -472,7 +472,8 @@ def page_of(verdicts: Sequence[Verdict]) -> str:
 def _cell(verdict: Verdict | None) -> str:
     if verdict is None:
         return "not run"
-    return f"right, {verdict.breaks} breaks" if verdict.breaks and verdict.outcome == "right" else verdict.outcome
+    breaks = f"{verdict.breaks} break{'s' * (verdict.breaks > 1)}"
+    return f"right, {breaks}" if verdict.breaks and verdict.outcome == "right" else verdict.outcome
 
 
 def _read(journal: Path | None) -> dict[tuple[str, str, str], Verdict]:
