@@ -170,7 +170,7 @@ the expected outputs. Written by `python -m benchmarks.compiler.onnx_conformance
 
 - `node`: the node tests of onnx, of one operator each, whose inputs and outputs are dense tensors of numbers of at
   least 8 bits. Tests that onnx makes of them by expanding functions are no part of it, nor tests of random results.
-- `light`, `simple`, `pytorch-operator`, `pytorch-converted`: all models in the package onnx with data.
+- `light`, `simple`, `pytorch-operator`, `pytorch-converted`: the models in the package onnx with data that were run.
 - `exports`: a ResNet-like, a BERT-like and a GPT-like network with a batch that varies, and an LSTM, exported by
   PyTorch through `torch.export` and through TorchScript, and compared with onnxruntime for several batches.
 
