@@ -189,6 +189,10 @@ FILES: dict[str, tuple[Callable[[], Any], str]] = {
         "expected an axis from -2 to 1",
     ),
     "step of zero": (unary("MaxPool", kernel_shape=[1, 1], strides=[0, 0]), "m.onnx"),
+    "negative step": (
+        unary("MaxPool", kernel_shape=[1, 1], strides=[-(1 << 62), 1]),
+        "#the_y: .*expected kernel sizes, strides and dilations of 1 or more",
+    ),
     "division of sizes by zero": (
         lambda: model(
             [node("Div", "a,b", "q"), node("Expand", "x,q", "y")], {"x": [1]}, ["y"], {"a": I([4]), "b": I([0])}

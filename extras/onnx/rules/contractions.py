@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..registry import Host, rule
+from ..registry import Host, refuse, rule
 from ..values import numbers
 
 Ints = Sequence[int]
@@ -98,6 +98,8 @@ class Window:
 
     def completed(self, kernel: Ints) -> Window:
         """Returns the window with a kernel of these sizes, and default values of attributes that are left out."""
+        if small := [size for size in (*kernel, *self.strides, *self.dilations) if isinstance(size, int) and size < 1]:
+            refuse(f"expected kernel sizes, strides and dilations of 1 or more, but got {small[0]}")
         ones, zeros = [1] * len(kernel), [0] * 2 * len(kernel)
         return Window([*kernel], self.strides or ones, self.pads or zeros, self.dilations or ones, self.auto_pad)
 
