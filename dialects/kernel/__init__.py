@@ -57,6 +57,7 @@ from xdsl.utils.str_enum import StrEnum
 
 from ..layouts.linear import LANES
 from ..payload import ExtentOp, element_bytes, element_type
+from ..payload.rows import ALIGNMENT, static_product
 from ..shapes.extents import Count, CountAttr, Extent, SymbolAttr, extents_in, extents_of, fixed, most_tiles, static
 from ..support.assembly import FormattedOp, OrderedOp, PureOp, definitions
 from .barriers import *
@@ -376,9 +377,6 @@ def is_written(memory: SSAValue) -> bool:
 BUFFER_ALIGNMENT = 256
 """Alignment in bytes of the buffers of intermediate results."""
 
-ALIGNMENT = 16
-"""Minimum alignment in bytes of every buffer that a kernel receives: its widest access."""
-
 
 def aligned(size: Any) -> Any:
     """Rounds a size in bytes (a number or an array) up to `BUFFER_ALIGNMENT`."""
@@ -430,28 +428,9 @@ class SliceOp(PureOp):
         row, part = self.row_extents, extents_of(result)
         if part != row and prod(static(part)) > prod(static(row)):
             raise VerifyException(f"expected a slice no larger than a row of {source}, but got {result}")
-        size = _static_product(row) * element_bytes(element_type(source))
+        size = static_product(row) * element_bytes(element_type(source))
         if self.rows > 1 and size % ALIGNMENT:
             raise VerifyException(f"expected rows of a multiple of {ALIGNMENT} bytes, but got {size}")
-
-
-def padded_row(t: Attribute) -> tuple[Extent, ...]:
-    """Returns the shape of the shortest row, as `SliceOp` needs it, that holds a tensor of type `t`.
-
-    A tensor of a multiple of 16 bytes keeps its shape. Otherwise the row is one-dimensional and padded at its end. With
-    symbolic sizes, the last dimension is padded. Raises ExtentError if the last dimension is symbolic.
-    """
-    size, shape = element_bytes(element_type(t)), extents_of(t)
-    if _static_product(shape) * size % ALIGNMENT == 0:
-        return shape
-    *outer, last = shape if any(isinstance(e, SymbolAttr) for e in shape) else [prod(static(shape))]
-    row_multiple = ALIGNMENT // size
-    return (*outer, -(-fixed(last) // row_multiple) * row_multiple)
-
-
-def _static_product(shape: Sequence[Extent]) -> int:
-    """Returns the product of the static extents, which divides the number of elements."""
-    return prod(e for e in shape if isinstance(e, int))
 
 
 Kernel = Dialect("kernel", *definitions("kernel", globals()))

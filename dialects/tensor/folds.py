@@ -9,8 +9,8 @@ from xdsl.dialects.func import FuncOp, ReturnOp
 from xdsl.ir import Block, Region, SSAValue
 
 from .. import tensor
-from ..kernel import padded_row
 from ..payload import element_type
+from ..payload.rows import padded_row
 from ..shapes.extents import Extent, extents_of, static, tensor_of
 from .builder import Builder, dims
 from .views import reshape_to

@@ -24,8 +24,8 @@ from xdsl.rewriter import InsertPoint, Rewriter
 
 from ....dialects import kernel, payload, tensor, tile
 from ....dialects.host import BindSizeOp
-from ....dialects.kernel import padded_row
 from ....dialects.payload import ConstantOp, element_type
+from ....dialects.payload.rows import padded_row
 from ....dialects.shapes.extents import extents_of, memref_of
 from ....dialects.support.calls import EAGER_RESULTS, UPDATES, pairs_of, set_pairs
 from ....dialects.support.locations import refused
