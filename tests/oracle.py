@@ -42,6 +42,8 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 TESTS = Path(__file__).parent
 os.environ |= {"DEPLODOCK_CORES": "none", "DEPLODOCK_RECORDS": "none"}  # also of the processes that are spawned
+# JAX installs opt_einsum, with which PyTorch would choose another order of contractions.
+torch.backends.opt_einsum.enabled = False
 
 CPUS = {isa: f"cpu{{isa={isa} cores=4}}" for isa in ("avx2", "avx512", "neon")}
 """Instruction set -> the target of its C++."""

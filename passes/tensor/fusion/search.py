@@ -242,18 +242,22 @@ class Search:
         )
 
     def _keeps_tiles(self, value: int) -> bool:
-        """Returns false if fusing `value` would turn a contraction into as many products of a vector and a matrix.
+        """Returns false if fusing `value` turns a contraction into slower products of a vector and a matrix.
 
         That happens if a gather reads most rows of a batched matmul by their positions in all batches: each row then
-        loads the matrix of its batch."""
+        loads the matrix of its batch. The planning model predicts both plans: for small matrices, a launch costs more
+        than the loads."""
         operands = self._operands(value)
         if not self.has_tiles(value, self.inlined[value] | operands):
             return True
-        half = _elements(self.values[value]) / 2
-        return all(
-            _elements(self.values[r]) < half or self.has_tiles(r, inlined | operands)
-            for r, inlined in self._users_after_fusing(value)
-        )
+        half, fused = _elements(self.values[value]) / 2, [(r, i | operands) for r, i in self._users_after_fusing(value)]
+        if all(_elements(self.values[r]) < half or self.has_tiles(r, inlined) for r, inlined in fused):
+            return True
+        separate = [(value, self.inlined[value] | operands), *((r, self.inlined[r]) for r, _ in fused)]
+        try:
+            return sum(map(self._planned, fused)) <= sum(map(self._planned, separate))
+        except TooLarge:
+            return False
 
     def _operands(self, value: int) -> int:
         """Returns the candidates from which the terms of a sum are computed, up to the nearest other sums.
