@@ -289,6 +289,13 @@ def detections(boxes: Tensor, score: Tensor) -> tuple[Tensor, Tensor]:
     return chosen[order][~worse], corner[~worse]
 
 
+@program(lambda: _masks(rows))
+def slices_of_selected(x: Tensor, mask: Tensor) -> tuple[Tensor, ...]:
+    """Slices by numbers, which Python clamps to the selected rows."""
+    y = x[mask]
+    return y[:2], y[1:], y[-3:], y[:-1], y[::2]
+
+
 @program(lambda: [(rows(), torch.randn(3, D, D), torch.randint(0, k, (N,))) for k in (3, 1, 2)])
 def experts(x: Tensor, w: Tensor, choice: Tensor) -> Tensor:
     """Applies the weights of each expert to the rows that chose it, in a loop over experts.

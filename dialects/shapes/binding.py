@@ -18,7 +18,7 @@ for example, whether a reshape keeps the number of elements, or which symbol is 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
 from itertools import cycle
@@ -60,8 +60,12 @@ _PRIMES = (5, 7, 3, 11)
 SYMBOL = attribute(SymbolAttr, "a #payload.symbol")
 
 
+_CHOICES: dict[str, Callable[[Sequence[int]], int]] = {"minimum": min, "maximum": max}
+"""Kinds of derived sizes that are one of the results of their map."""
+
+
 def _read_kind(parser: AttrParser) -> StringAttr:
-    words = ("quotient", "remainder")
+    words = ("quotient", "remainder", "minimum", "maximum")
     return StringAttr(next((w for w in words if parser.parse_optional_keyword(w)), "product"))
 
 
@@ -75,11 +79,11 @@ class DerivedAttr(FormattedAttr):
     """Definition of a derived size: `#payload.derived<#s1 = affine_map<()[s0] -> (s0 floordiv 2)>[#s0]>`.
 
     The size is the product of the map's results, so that sizes can be multiplied: `affine_map<()[s0, s1] -> (s0, s1)>`.
-    After the word `quotient` or `remainder`, it is the quotient or remainder of the map's two results. The host
-    evaluates it.
+    After the word `quotient` or `remainder`, it is the quotient or remainder of the map's two results; after `minimum`
+    or `maximum`, the least or greatest result. The host evaluates it.
 
     symbol: the derived size.
-    kind: `product`, `quotient` or `remainder`.
+    kind: `product`, `quotient`, `remainder`, `minimum` or `maximum`.
     map: a map of symbols only.
     operands: the sizes that are the map's symbols.
     """
@@ -99,7 +103,7 @@ class DerivedAttr(FormattedAttr):
             symbol: the derived size.
             map: a map of symbols only.
             operands: the sizes that are the map's symbols.
-            kind: `product`, `quotient` or `remainder` of the map's results.
+            kind: `product`, `quotient`, `remainder`, `minimum` or `maximum` of the map's results.
         """
         return DerivedAttr(symbol, StringAttr(kind), AffineMapAttr(map), ArrayAttr(operands))
 
@@ -110,8 +114,9 @@ class DerivedAttr(FormattedAttr):
                 f"expected a map of {len(self.operands)} symbols with results for the size {self.symbol}, but got"
                 f" {affine}"
             )
-        if kind != "product" and len(affine.results) != 2:
-            raise VerifyException(f"expected two sizes for the {kind} {self.symbol}, but got {len(affine.results)}")
+        count = len(affine.results)
+        if kind in ("quotient", "remainder") and count != 2 or kind in _CHOICES and count < 2:
+            raise VerifyException(f"expected two sizes for the {kind} {self.symbol}, but got {count}")
 
     @property
     def formula(self) -> str:
@@ -120,6 +125,8 @@ class DerivedAttr(FormattedAttr):
         texts = [re.sub(r"\bs(\d+)\b", lambda m: names[int(m[1])], str(e)) for e in self.map.data.results]
         if len(texts) == 1:
             return texts[0][1:-1] if texts[0].startswith("(") else texts[0]
+        if self.kind.data in _CHOICES:
+            return f"{self.kind.data[:3]}({', '.join(texts)})"
         return {"product": " * ", "quotient": " floordiv ", "remainder": " mod "}[self.kind.data].join(texts)
 
     def value(self, sizes: Sizes) -> int:
@@ -128,6 +135,8 @@ class DerivedAttr(FormattedAttr):
         values = self.map.data.eval([], sizes.numbers(list(self.operands)))
         if self.kind.data == "product":
             return prod(values)
+        if self.kind.data in _CHOICES:
+            return _CHOICES[self.kind.data](values)
         if values[1] <= 0:
             raise ShapeError(
                 f"expected a positive divisor of the size {self.symbol}, a {self.kind.data}, but got {values[1]}"

@@ -224,15 +224,15 @@ class SizeTable:
     def _without_choice(self, choice: Any) -> Any:
         """Returns the argument that a minimum or maximum always selects, or selects for the example.
 
-        In the latter case a check is added. If all sizes in it have names, the minimum or maximum is returned
-        unchanged.
+        In the latter case a check is added. If all sizes in it have names, or one of them depends on data, the minimum
+        or maximum is returned unchanged, and the host computes it.
         """
         sign = 1 if isinstance(choice, functions.Min) else -1
         args: tuple[Any, ...] = choice.args
         for a in args:
             if all(_largest(sympy.expand(sign * (a - b)), self._ranges) <= 0 for b in args):
                 return a
-        if self.has_names(choice):
+        if self.has_names(choice) or any(map(is_from_data, choice.free_symbols)):
             return choice
         chosen = min(args, key=lambda a: (sign * self._hinted(a), str(a)))
         self._assumed += [sign * chosen <= sign * b for b in args if b is not chosen]
@@ -310,8 +310,9 @@ class SizeTable:
 
 
 def _kind(expr: Any) -> str | None:
-    """Returns the operation of a derived size on its arguments (product, quotient, remainder), or None if it is
-    affine."""
+    """Returns the operation of a derived size on its arguments, as `DerivedAttr` names it, or None if it is affine."""
+    if isinstance(expr, functions.Min | functions.Max):
+        return "minimum" if isinstance(expr, functions.Min) else "maximum"
     if isinstance(expr, functions.FloorDiv | functions.CleanDiv | functions.Mod | functions.PythonMod):
         divided = isinstance(expr, functions.FloorDiv | functions.CleanDiv)
         return None if expr.args[1].is_Integer else "quotient" if divided else "remainder"

@@ -19,8 +19,8 @@ from deplodock.errors import CompileError, DeplodockError, ExecutionError, Shape
 from deplodock.frontend.capture.eager_fallback import FallbackWarning
 
 QUICK = """
-    largest_positive positions unique_with_counts histogram first_rows split_by_sizes size_of_an_argument
-    padded_packed_padded
+    largest_positive positions unique_with_counts histogram first_rows slices_of_selected split_by_sizes
+    size_of_an_argument padded_packed_padded
 """.split()
 
 MASKS = [torch.arange(12) < n for n in (5, 0, 1, 12)]

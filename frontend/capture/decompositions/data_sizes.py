@@ -108,12 +108,14 @@ def _index_put(self: Tensor, indices: Sequence[Tensor | None], values: Tensor, a
 
 
 def _slice(self: Tensor, dim: int = 0, start: Any = None, end: Any = None, step: int = 1) -> Any:
-    """Returns a slice whose bounds depend on data, clamped to the dimension as Python does."""
-    if not any(isinstance(n, torch.SymInt) and depends_on_data(n) for n in (start, end)):
-        return NotImplemented
+    """Returns a slice whose bounds, or whose dimension, depend on data. Bounds are clamped as in Python."""
     size, start = self.shape[dim], 0 if start is None else start
+    if not any(isinstance(n, torch.SymInt) and depends_on_data(n) for n in (start, end, size)):
+        return NotImplemented
     if all(map(statically_known_true, (start >= 0, end is None or start <= end, end is None or end <= size))):
         return NotImplemented
+    if isinstance(start, int) and (end is None or isinstance(end, int)):
+        return _slice_by_numbers(self, dim, start, end, step)
 
     def bound(number: Any) -> Tensor:
         place = torch.full((), number, dtype=torch.int64, device=self.device)
@@ -125,6 +127,23 @@ def _slice(self: Tensor, dim: int = 0, start: Any = None, end: Any = None, step:
         (last - first).clamp(min=0) if step == 1 else (last - first + (step - 1)).clamp(min=0) // step, size
     )
     if isinstance(start, int) and start == 0 and step == 1:
+        return self.narrow(dim, 0, length)
+    return self.index_select(dim, first + torch.arange(length, device=self.device) * step)
+
+
+def _slice_by_numbers(self: Tensor, dim: int, start: int, end: int | None, step: int) -> Tensor:
+    """Returns a slice with bounds that are numbers, of a dimension whose size depends on data."""
+    size = self.shape[dim]
+
+    def bound(number: int) -> Any:
+        return torch.sym_min(number, size) if number >= 0 else torch.sym_max(size + number, 0)
+
+    first, last = bound(start) if start else 0, size if end is None else bound(end)
+    length = torch.sym_max(last - first, 0) if start or end is not None and end < 0 else last
+    length = length if step == 1 else (length + (step - 1)) // step
+    torch._check(length >= 0)
+    torch._check(length <= size)
+    if not start and step == 1:
         return self.narrow(dim, 0, length)
     return self.index_select(dim, first + torch.arange(length, device=self.device) * step)
 

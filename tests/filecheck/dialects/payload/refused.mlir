@@ -70,6 +70,11 @@
 
 // -----
 
+// CHECK: expected two sizes for the minimum m, but got 1
+"test.op"() {a = #payload.derived<#payload.symbol<m[0:5]> = minimum affine_map<()[s0] -> (s0)>[#payload.symbol<n[0:5]>]>} : () -> ()
+
+// -----
+
 // CHECK: expected a #payload.symbol
 "test.op"() {a = #payload.derived<#payload.symbol<m[0:5]> = affine_map<()[s0] -> (s0)>[4]>} : () -> ()
 

@@ -25,12 +25,15 @@ func.func @main(%x: tensor<?x4xf32, #payload.extents<#n, 4>>) -> tensor<?xf32, #
 
 #q = #payload.symbol<q[0:1001]>
 #less = #payload.symbol<less[-1000:0]>
+#few = #payload.symbol<few[0:11]>
 
-// A size that divides another one, and a number that is negative.
+// A size that divides another one, a number that is negative, and a minimum.
 // CHECK: #payload.derived<#q = quotient affine_map<()[s0, s1] -> (s0, s1)>[#m, #n]>
 // CHECK-SAME: #payload.derived<#less = affine_map<()[s0] -> ((s0 * -1))>[#n]>
+// CHECK-SAME: #payload.derived<#few = minimum affine_map<()[s0] -> (s0, 10)>[#n]>
 func.func @quotient(%x: tensor<?xf32, #payload.extents<#n>>) -> tensor<?xf32, #payload.extents<#n>>
     attributes {deplodock.sizes = [#payload.derived<#q = quotient affine_map<()[s0, s1] -> (s0, s1)>[#m, #n]>,
-                                   #payload.derived<#less = affine_map<()[s0] -> (s0 * -1)>[#n]>]} {
+                                   #payload.derived<#less = affine_map<()[s0] -> (s0 * -1)>[#n]>,
+                                   #payload.derived<#few = minimum affine_map<()[s0] -> (s0, 10)>[#n]>]} {
   func.return %x : tensor<?xf32, #payload.extents<#n>>
 }
