@@ -37,6 +37,7 @@ def test_every_op_of_a_level_belongs_to_it_alone(level: str) -> None:
                 and (name == level or level != "torch" or op.name == "payload.constant")
             )
             of_the_host = (op.name, level) in (
+                ("tensor.scan", "torch"),
                 ("tensor.scan", "loop"),
                 ("tensor.scan", "tile"),
                 ("tensor.scatter", "loop"),

@@ -20,6 +20,7 @@ from xdsl.ir import Block, Region
 
 from deplodock.backend.reference import run
 from deplodock.dialects.torch import OPS
+from deplodock.extras.operators import of_torchvision  # noqa: F401  # pyright: ignore[reportUnusedImport]
 from deplodock.frontend.capture.arrays import element_of, tensor_type, to_numpy, to_torch
 from deplodock.passes.convert.torch_to_tensor.conversion import ConvertTorchToTensorPass
 from deplodock.passes.pass_manager import verify_module
@@ -27,9 +28,9 @@ from deplodock.passes.pass_manager import verify_module
 
 def overload(name: str) -> Any:
     """Returns PyTorch's overload for an op name of the torch dialect: `add.Tensor`, `relu`, `prims.fma`."""
-    library, name = (torch.ops.prims, name[6:]) if name.startswith("prims.") else (torch.ops.aten, name)
-    base, _, overload_name = name.partition(".")
-    return getattr(getattr(library, base), overload_name or "default")
+    library = next((library for library in ("prims", "deplodock") if name.startswith(f"{library}.")), "aten")
+    base, _, overload_name = name.removeprefix(f"{library}.").partition(".")
+    return getattr(getattr(getattr(torch.ops, library), base), overload_name or "default")
 
 
 def build(name: str, arguments: dict[str, Any], results: list[torch.Tensor]) -> tuple[ModuleOp, list[torch.Tensor]]:

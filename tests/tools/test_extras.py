@@ -124,7 +124,7 @@ class Sizes(Source):
     def program(self, file):
         import torch
         from deplodock.tools.evaluate import Program
-        return Program(torch.neg, (torch.ones(3),), expected=lambda: [-torch.ones(3)], peer="arithmetic")
+        return Program(torch.neg, (torch.ones(3),), expected=lambda x: [-x], peer="arithmetic")
 """
 
 GROUPS = """
