@@ -13,13 +13,16 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.fx import GraphModule, Node
 from torch.utils import _pytree as pytree
+from xdsl.dialects.builtin import StringAttr
+from xdsl.dialects.func import CallOp, FuncOp
 from xdsl.ir import Attribute, SSAValue
 
+from ...dialects.support.calls import EAGER, EAGER_ARGUMENTS
 from ...errors import CompileError, UnsupportedError
 from ...passes.convert.torch_to_tensor.registry import STRIDES, why_refused
 from .arrays import FLOAT8
 from .eager_fallback import EagerCall, Operand, has_effects
-from .source_locations import users_call
+from .source_locations import place_text, users_call
 
 if TYPE_CHECKING:
     from .importer import GraphImporter
@@ -72,25 +75,60 @@ def _placed(tensor: torch.Tensor, size: tuple[int, ...], stride: tuple[int, ...]
     return tensor.new_zeros(length).as_strided(size, stride, offset).copy_(tensor)
 
 
-HostCall = tuple[EagerCall, list[SSAValue], list[Attribute]]
-"""Eager call, its tensor operands, and the IR types of its results."""
-
-
-def host_call(
-    importer: GraphImporter, node: Node, reason: str, location: str | None, kind: type[EagerCall] = EagerCall
-) -> HostCall:
-    """Returns the eager call for a node, with its operands and the types of its results.
+def import_host_call(importer: GraphImporter, node: Node, reason: str = "", kind: type[EagerCall] = EagerCall) -> None:
+    """Imports a node as a call that PyTorch computes, and declares its function if there is none.
 
     Args:
         importer: importer of the graph.
         node: call of an operator.
         reason: why the operator is not compiled; empty if PyTorch computes it by design.
-        location: `file:line` of the call in the user's source, or None.
         kind: class of the eager call.
 
     Raises:
         UnsupportedError: PyTorch cannot compute the node either. The operator changes a tensor in place, depends on
-            strides (operands are passed as dense tensors), or has a result that is not a tensor of a known shape.
+            strides (operands are passed as dense tensors), or has a result that is not a tensor of a known shape. Or an
+            operand or a result is not a tensor of a supported type.
+    """
+    location = place_text(importer.place_of(node))
+    call, operands, types = _with_operands(importer, *_eager_call(node, reason, location, kind))
+    key = call.key, tuple(v.type for v in operands), tuple(types)
+    if key not in importer.declared:
+        name = call.stem + (f"_{len(importer.eager)}" if call.stem in importer.eager else "")
+        function = importer.declared[key] = FuncOp.external(name, list(key[1]), types)
+        function.attributes[EAGER] = StringAttr(call.operator)
+        if len(operands) < len(call.leaves):
+            function.attributes[EAGER_ARGUMENTS] = StringAttr(call.arguments)
+        importer.eager[name] = call
+    op = CallOp(importer.declared[key].sym_name.data, operands, types)
+    importer.add_located(op, node)
+    importer.values[node.name] = _results_of(importer, node, op.results)
+
+
+def _results_of(
+    importer: GraphImporter, node: Node, results: Sequence[SSAValue]
+) -> SSAValue | Sequence[SSAValue | None]:
+    """Returns the values of a node: the results of its call, and None for results that the operator does not have."""
+    value, computed = node.meta["val"], iter(results)
+    if has_effects(node):
+        # The first result is the token that orders effects. The call does not change it.
+        token = node.args[0]
+        assert isinstance(token, Node)
+        return importer.values.get(token.name), *results  # pyright: ignore[reportReturnType]
+    if isinstance(value, tuple | list):
+        return tuple(None if v is None else next(computed) for v in value)
+    return results[0]
+
+
+def _eager_call(
+    node: Node, reason: str, location: str | None, kind: type[EagerCall]
+) -> tuple[EagerCall, Sequence[Any]]:
+    """Returns the eager call for a node, with the node's arguments as its leaves, and the traced values of its results.
+
+    Args:
+        node: call of an operator.
+        reason: why the operator is not compiled; empty if PyTorch computes it by design.
+        location: `file:line` of the call in the user's source, or None.
+        kind: class of the eager call.
     """
     target, args = node.target, (node.args, node.kwargs)
     value: Any = node.meta.get("val")
@@ -99,9 +137,9 @@ def host_call(
         reason = "an operator with effects is not supported"
         target, args, value = node.args[1], (node.args[2:], node.kwargs), [v for v in value[1:] if v is not None]
     if target in _FUNCTIONALIZED:
-        return _mutable_call(importer, node, reason, location)
+        return _mutable_call(node, reason, location)
     if isinstance(target, torch._ops.HigherOrderOperator) and isinstance(value, tuple | list):
-        return _graph_call(importer, node, reason, location)
+        return _graph_call(node, reason, location)
     if not isinstance(target, torch._ops.OpOverload):
         raise UnsupportedError(f"{prefix}it cannot be left to PyTorch")
     if target._schema.is_mutable:
@@ -112,10 +150,10 @@ def host_call(
     if not values and target._schema.returns:
         raise UnsupportedError(f"{prefix}the result is not a tensor")
     leaves, spec = pytree.tree_flatten(args)
-    return with_operands(importer, kind(target, tuple(leaves), spec, reason, location, users_call(node)), values)
+    return kind(target, tuple(leaves), spec, reason, location, users_call(node)), values
 
 
-def _mutable_call(importer: GraphImporter, node: Node, reason: str, location: str | None) -> HostCall:
+def _mutable_call(node: Node, reason: str, location: str | None) -> tuple[EagerCall, Sequence[Any]]:
     bases: Any = node.kwargs.get("_all_bases", ())
     values = [base.meta["val"] for base in bases]
     if any(isinstance(n, torch.SymInt) for v in values for n in (*v.shape, *v.stride(), v.storage_offset())):
@@ -124,18 +162,20 @@ def _mutable_call(importer: GraphImporter, node: Node, reason: str, location: st
     leaves, spec = pytree.tree_flatten((node.args, node.kwargs))
     arguments: Any = node.args[0], tuple(leaves), spec, reason, location, users_call(node)
     results = [v for v in pytree.tree_leaves(node.meta["val"]) if v is not None]
-    return with_operands(importer, MutableCall(*arguments, wrapper=node.target, layouts=layouts), results)
+    return MutableCall(*arguments, wrapper=node.target, layouts=layouts), results
 
 
-def _graph_call(importer: GraphImporter, node: Node, reason: str, location: str | None) -> HostCall:
+def _graph_call(node: Node, reason: str, location: str | None) -> tuple[EagerCall, Sequence[Any]]:
     leaves, spec = pytree.tree_flatten((node.args, node.kwargs))
     owner: Any = node.graph.owning_module
     leaves = [getattr(owner, str(v.target)) if isinstance(v, Node) and v.op == "get_attr" else v for v in leaves]
     call = GraphCall(node.target, tuple(leaves), spec, reason, location, users_call(node))  # pyright: ignore[reportArgumentType]
-    return with_operands(importer, call, pytree.tree_leaves(node.meta["val"]))
+    return call, pytree.tree_leaves(node.meta["val"])
 
 
-def with_operands(importer: GraphImporter, call: EagerCall, values: Sequence[Any]) -> HostCall:
+def _with_operands(
+    importer: GraphImporter, call: EagerCall, values: Sequence[Any]
+) -> tuple[EagerCall, list[SSAValue], list[Attribute]]:
     """Replaces the nodes among the arguments of an eager call by placeholders.
 
     Args:

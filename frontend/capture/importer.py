@@ -14,7 +14,7 @@ import torch
 from torch.fx import Graph, Node
 from torch.utils import _pytree as pytree
 from xdsl.dialects.builtin import ModuleOp, StringAttr, TensorType, UnknownLoc, i1, i64
-from xdsl.dialects.func import CallOp, FuncOp, ReturnOp
+from xdsl.dialects.func import FuncOp, ReturnOp
 from xdsl.ir import Attribute, Block, Operation, Region, SSAValue
 from xdsl.utils.exceptions import VerifyException
 
@@ -22,7 +22,6 @@ from ...dialects.host import BindSizeOp
 from ...dialects.payload import element_type
 from ...dialects.shapes.binding import SIZES, Algebra
 from ...dialects.shapes.extents import Extent, SymbolAttr, extents_of
-from ...dialects.support.calls import EAGER, EAGER_ARGUMENTS
 from ...dialects.support.equivalence import structure
 from ...dialects.support.locations import file_location, location_text, named_location
 from ...dialects.tensor.builder import work_type
@@ -36,7 +35,7 @@ from .arrays import element_of, named_arguments, tensor_type
 from .captured_program import Binding, CapturedProgram, Output, announce
 from .eager_fallback import EagerCall
 from .refusals import UserCalls, together
-from .source_locations import Origin, blame, innermost
+from .source_locations import Origin, blame, innermost, place_text
 from .special_nodes import SPECIAL, compute_number, not_an_operator, unknown_operator
 from .symbolic_shapes import SizeTable, depends_on_data
 
@@ -215,7 +214,7 @@ class GraphImporter:
             try:
                 value = self._block.insert_arg(self.type_of(node.meta["val"]), len(self.arguments))
             except CompileError as error:
-                error.argument, error.location = binding.name, error.location or _text(self.traced.calls.place)
+                error.argument, error.location = binding.name, error.location or place_text(self.traced.calls.place)
                 raise
             value.name_hint = name_hint(binding.name)
             self.values[node.name] = value
@@ -295,7 +294,7 @@ class GraphImporter:
         self.add(op, node)
         where = f"{op.name}#{next(self._operations)}"
         op.location = named_location(where, file_location(*place)) if place else UnknownLoc()
-        self.traced.calls.origins.setdefault((f"aten.{name}", _text(place)), Origin.of(node))
+        self.traced.calls.origins.setdefault((f"aten.{name}", place_text(place)), Origin.of(node))
         self.values[node.name] = tuple(op.results) if isinstance(node.meta["val"], tuple | list) else op.results[0]
 
     def bind_size(self, tensor: SSAValue, number: torch.SymInt, node: Node) -> None:
@@ -327,32 +326,6 @@ class GraphImporter:
         for path, _ in (node.meta.get("nn_module_stack") or {}).values():
             if _NUMBERED.match(path):
                 self._layers.setdefault(op, path)
-
-    def add_call(
-        self, call: EagerCall, operands: Sequence[SSAValue], types: Sequence[Attribute], node: Node
-    ) -> tuple[SSAValue, ...]:
-        """Adds a call that PyTorch computes, and the declaration of its function if there is none.
-
-        Args:
-            call: the call.
-            operands: its tensors.
-            types: types of its results.
-            node: node of the call.
-
-        Returns:
-            the results.
-        """
-        key = call.key, tuple(v.type for v in operands), tuple(types)
-        if key not in self.declared:
-            name = call.stem + (f"_{len(self.eager)}" if call.stem in self.eager else "")
-            self.declared[key] = FuncOp.external(name, list(key[1]), types)
-            self.declared[key].attributes[EAGER] = StringAttr(call.operator)
-            if len(operands) < len(call.leaves):
-                self.declared[key].attributes[EAGER_ARGUMENTS] = StringAttr(call.arguments)
-            self.eager[name] = call
-        op = CallOp(self.declared[key].sym_name.data, operands, types)
-        self.add_located(op, node)
-        return tuple(op.results)
 
     def add_located(self, op: Operation, node: Node) -> None:
         """Adds an operation with the location of its node."""
@@ -580,10 +553,6 @@ def overload_name(target: torch._ops.OpOverload) -> str:
     """Returns the name of an overload in the torch dialect: `add.Tensor`, `relu`, or `library.name` outside of ATen."""
     base = target._schema.name.removeprefix("aten::").replace("::", ".")
     return f"{base}.{target._schema.overload_name}" if target._schema.overload_name else base
-
-
-def _text(place: tuple[str, int] | None) -> str | None:
-    return f"{place[0]}:{place[1]}" if place else None
 
 
 def name_hint(name: str) -> str:

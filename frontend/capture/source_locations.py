@@ -94,6 +94,11 @@ def innermost(stack: str | None) -> tuple[str, int] | None:
     return (shown(users[-1][0]), users[-1][1]) if users else None
 
 
+def place_text(place: tuple[str, int] | None) -> str | None:
+    """Returns the text of (file, line): `file:line`, or None."""
+    return f"{place[0]}:{place[1]}" if place else None
+
+
 def innermost_of_error(error: BaseException) -> str | None:
     """Returns `file:line:column` of the user's code in which an error, or one of its causes, was raised, or None.
 

@@ -19,7 +19,7 @@ from torch.utils import _pytree as pytree
 
 from ....errors import UnsupportedError
 from ..eager_fallback import EagerCall
-from ..host_calls import host_call
+from ..host_calls import import_host_call
 
 if TYPE_CHECKING:
     from ..importer import GraphImporter
@@ -49,10 +49,7 @@ class Collective(EagerCall):
 
 
 def _import_collective(importer: GraphImporter, node: Node) -> None:
-    place = importer.place_of(node)
-    call, operands, types = host_call(importer, node, "", f"{place[0]}:{place[1]}" if place else None, Collective)
-    results = importer.add_call(call, operands, types, node)
-    importer.values[node.name] = results if isinstance(node.meta["val"], tuple | list) else results[0]
+    import_host_call(importer, node, kind=Collective)
 
 
 def _import_wait(importer: GraphImporter, node: Node) -> None:

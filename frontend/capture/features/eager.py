@@ -18,8 +18,8 @@ from ....errors import CompileError, UnsupportedError
 from ....passes.convert.torch_to_tensor.registry import COMPLEX
 from ..arrays import tensor_type
 from ..captured_program import CapturedProgram
-from ..eager_fallback import COMPLEX_TYPES, FallbackWarning, has_effects
-from ..host_calls import host_call
+from ..eager_fallback import COMPLEX_TYPES, FallbackWarning
+from ..host_calls import import_host_call
 from ..importer import GraphImporter, TracedGraph, try_to_decompose
 from . import Features
 
@@ -54,14 +54,15 @@ class Importer(GraphImporter):
             place: (file, line) of the node in the user's source, or None.
 
         Raises:
-            CompileError: PyTorch cannot compute the node either (`_eager_call`).
+            CompileError: PyTorch cannot compute the node either (`import_host_call`).
         """
         try:
             super().import_node(node, place)
         except UnsupportedError as error:
             if node.op != "call_function":
                 raise
-            self._leave_to_pytorch(node, error, place)
+            argument = f"{error.argument}: " if error.argument else ""
+            import_host_call(self, node, argument + error.reason)
 
     def import_operator(self, node: Node, target: torch._ops.OpOverload, place: tuple[str, int] | None) -> None:
         """Imports a call of an operator. An operator on complex numbers is refused, so that PyTorch computes it.
@@ -85,22 +86,6 @@ class Importer(GraphImporter):
         if isinstance(op, AtenOp):
             try_to_decompose(op, self.algebra)
         super().add(op, node)
-
-    def _leave_to_pytorch(self, node: Node, error: UnsupportedError, place: tuple[str, int] | None) -> None:
-        argument = f"{error.argument}: " if error.argument else ""
-        location = f"{place[0]}:{place[1]}" if place else None
-        call, operands, types = host_call(self, node, argument + error.reason, location)
-        results = self.add_call(call, operands, types, node)
-        value, computed = node.meta["val"], iter(results)
-        if has_effects(node):
-            # The first result is the token that orders effects. The call does not change it.
-            token = node.args[0]
-            assert isinstance(token, Node)
-            self.values[node.name] = (self.values.get(token.name), *results)  # pyright: ignore[reportArgumentType]
-        elif isinstance(value, tuple | list):
-            self.values[node.name] = tuple(None if v is None else next(computed) for v in value)
-        else:
-            self.values[node.name] = results[0]
 
 
 def _type_of(tensor: torch.Tensor) -> TensorType[Attribute]:
