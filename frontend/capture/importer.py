@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import count
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import torch
 from torch.fx import Graph, Node
 from torch.utils import _pytree as pytree
-from xdsl.dialects.builtin import ModuleOp, StringAttr, TensorType, UnknownLoc, i1, i64
+from xdsl.dialects.builtin import LocationAttr, ModuleOp, StringAttr, TensorType, UnknownLoc, i1, i64
 from xdsl.dialects.func import FuncOp, ReturnOp
 from xdsl.ir import Attribute, Block, Operation, Region, SSAValue
 from xdsl.utils.exceptions import VerifyException
@@ -22,7 +22,6 @@ from ...dialects.host import BindSizeOp
 from ...dialects.payload import element_type
 from ...dialects.shapes.binding import SIZES, Algebra
 from ...dialects.shapes.extents import Extent, SymbolAttr, extents_of
-from ...dialects.support.equivalence import structure
 from ...dialects.support.locations import file_location, location_text, named_location
 from ...dialects.tensor.builder import work_type
 from ...dialects.torch import OPS, SCHEMAS, AtenOp
@@ -171,6 +170,7 @@ class GraphImporter:
         checks: pairs (node name, message) of values that must be true.
         generators: number of generator arguments added so far.
         special: import function by target, for targets that become no operation of the torch dialect.
+        block: the block of the operations.
     """
 
     def __init__(self, traced: TracedGraph) -> None:
@@ -187,7 +187,7 @@ class GraphImporter:
         self.special = {**SPECIAL}
         for _, importers in traced.features.stage("NODES"):
             self.special |= importers
-        self._block = Block()
+        self.block = Block()
         self._operations = count()
         self._layers: dict[Operation, str] = {}
         self._results: list[SSAValue] = []
@@ -212,7 +212,7 @@ class GraphImporter:
         """Adds the arguments of `@main`. Raises CompileError for an unsupported type."""
         for binding, node in self.traced.arguments:
             try:
-                value = self._block.insert_arg(self.type_of(node.meta["val"]), len(self.arguments))
+                value = self.block.insert_arg(self.type_of(node.meta["val"]), len(self.arguments))
             except CompileError as error:
                 error.argument, error.location = binding.name, error.location or place_text(self.traced.calls.place)
                 raise
@@ -233,7 +233,7 @@ class GraphImporter:
                 except CompileError as error:
                     self._refuse(node, error)
         if self._errors:
-            self._errors += _refused_later(self._block, self.algebra)
+            self._errors += _refused_later(self.block, self.algebra)
             raise self.traced.calls.complete(together(self._errors))
 
     def import_node(self, node: Node, place: tuple[str, int] | None) -> None:
@@ -274,10 +274,8 @@ class GraphImporter:
             CompileError: the operator or one of its arguments is not supported.
         """
         name = overload_name(target)
-        if name not in OPS and name.replace("_copy", "", 1) in OPS and target.namespace == "aten":
-            name = name.replace(
-                "_copy", "", 1
-            )  # `view_copy` in the step of a loop; values have no memory of their own.
+        if name not in OPS and target.namespace == "aten" and (view := name.replace("_copy", "", 1)) in OPS:
+            name = view  # `view_copy` in the step of a loop. Values have no memory of their own.
         if name not in OPS or target._schema.is_mutable:
             raise unknown_operator(name, target)
         types = self._result_types(node, f"aten.{name}")
@@ -306,9 +304,8 @@ class GraphImporter:
             node: node that reads it, for the location.
         """
         op = BindSizeOp(tensor, self.sizes.bind(number))
-        place = innermost(node.meta.get("stack_trace")) or self.traced.calls.place
-        op.location = file_location(*place) if place else UnknownLoc()
-        self._block.add_op(op)
+        op.location = _location(self.place_of(node))
+        self.block.add_op(op)
 
     def _result_types(self, node: Node, operator: str) -> list[Attribute]:
         value = node.meta.get("val")
@@ -322,55 +319,15 @@ class GraphImporter:
 
         The layer is the outermost module around the node that is an element of a list, such as `model.layers.3`.
         """
-        self._block.add_op(op)
+        self.block.add_op(op)
         for path, _ in (node.meta.get("nn_module_stack") or {}).values():
             if _NUMBERED.match(path):
                 self._layers.setdefault(op, path)
 
     def add_located(self, op: Operation, node: Node) -> None:
         """Adds an operation with the location of its node."""
-        op.location = file_location(*place) if (place := self.place_of(node)) else UnknownLoc()  # pyright: ignore[reportAttributeAccessIssue]
+        op.location = _location(self.place_of(node))  # pyright: ignore[reportAttributeAccessIssue]
         self.add(op, node)
-
-    def add_function(self, function: FuncOp) -> str:
-        """Adds a private function to the module, unless there is an equal one. Returns the name of the function."""
-        key = structure(function, {}, ("sym_name",))
-        if key not in self.functions:
-            name = function.sym_name.data
-            function.sym_name = StringAttr(f"{name}_{len(self.functions)}" if self.functions else name)
-            self.functions[key] = function
-        return self.functions[key].sym_name.data
-
-    def import_block(self, graph: Graph, types: Sequence[Attribute]) -> tuple[Block, list[SSAValue]]:
-        """Imports a graph that an operator takes, as the body of a function without a terminator.
-
-        Args:
-            graph: the graph.
-            types: types of its arguments.
-
-        Returns:
-            the block, and the results of the graph.
-
-        Raises:
-            UnsupportedError: the graph has an operator that is not supported, or that has effects.
-        """
-        inner = type(self)(replace(self.traced, graph=graph))
-        inner.functions, inner.sizes = self.functions, self.sizes
-        for node, t in zip(graph.find_nodes(op="placeholder"), types, strict=True):
-            inner.values[node.name] = value = inner._block.insert_arg(t, len(inner._block.args))
-            value.name_hint = name_hint(node.name)
-        inner.run()
-        if inner.eager:
-            reason = f"{next(iter(inner.eager.values())).operator} in the step of a loop cannot be left to PyTorch"
-            raise UnsupportedError(reason)
-        if inner.generators or inner.checks:
-            raise UnsupportedError("random numbers and assertions in the step of a loop are not supported")
-        if any(isinstance(op, BindSizeOp) for op in inner._block.ops):
-            raise UnsupportedError("a size that depends on data in the step of a loop is not supported")
-        results = [inner.operand(r) for r in pytree.tree_leaves(graph.output_node().args[0])]
-        if not all(isinstance(r, SSAValue) for r in results):
-            raise UnsupportedError("a step of a loop that returns a number is not supported")
-        return inner._block, results
 
     def place_of(self, node: Node) -> tuple[str, int] | None:
         """Returns (file, line) of a node in the user's source, or None."""
@@ -433,7 +390,7 @@ class GraphImporter:
             result: type of the result.
         """
         op = OPS[name](arguments, [result])
-        self._block.add_op(op)
+        self.block.add_op(op)
         return op.results[0]
 
     def _take_generator(self, name: str, arguments: dict[str, Any]) -> None:
@@ -444,7 +401,7 @@ class GraphImporter:
         if arguments.get("generator") is not None:
             raise UnsupportedError("a generator of its own is not supported", argument="generator")
         if draws(arguments, name):
-            value = self._block.insert_arg(TensorType(i64, [2]), len(self._block.args))
+            value = self.block.insert_arg(TensorType(i64, [2]), len(self.block.args))
             value.name_hint = f"generator_{self.generators}"
             self.generators += 1
             arguments["generator"] = value
@@ -474,7 +431,7 @@ class GraphImporter:
         except CompileError:
             self._unknown.add(node.name)
             return
-        results = [self._block.insert_arg(t, len(self._block.args)) for t in types]
+        results = [self.block.insert_arg(t, len(self.block.args)) for t in types]
         self.values[node.name] = tuple(results) if isinstance(node.meta["val"], tuple | list) else results[0]
 
     def result_index(self, name: str) -> int:
@@ -489,9 +446,9 @@ class GraphImporter:
         """Returns the module with `@main`."""
         if self._layers:
             self._mark_large_layers()
-        self._block.add_op(ReturnOp(*self._results))
-        types = [a.type for a in self._block.args], [r.type for r in self._results]
-        main = FuncOp("main", types, Region(self._block))
+        self.block.add_op(ReturnOp(*self._results))
+        types = [a.type for a in self.block.args], [r.type for r in self._results]
+        main = FuncOp("main", types, Region(self.block))
         if "sizes" in vars(self) and self.sizes.derived:
             main.attributes[SIZES] = self.sizes.derived
         return ModuleOp([*self.declared.values(), *self.functions.values(), main])
@@ -547,6 +504,10 @@ def is_ours(target: Any) -> bool:
         return False
     name = overload_name(target)
     return name in SCHEMAS and name in get_decompositions()
+
+
+def _location(place: tuple[str, int] | None) -> LocationAttr:
+    return file_location(*place) if place else UnknownLoc()
 
 
 def overload_name(target: torch._ops.OpOverload) -> str:

@@ -21,7 +21,7 @@ from ...dialects.torch import OPS, SCHEMAS
 from ...errors import CaptureError, UnsupportedError
 from ...passes.convert.torch_to_tensor.registry import why_refused
 from .arrays import named_arguments
-from .source_locations import innermost
+from .source_locations import place_text
 from .symbolic_shapes import depends_on_data
 
 if TYPE_CHECKING:
@@ -105,8 +105,8 @@ def _check_truth(importer: GraphImporter, node: Node, tensor: SSAValue) -> None:
     for value in sorted(required):
         name = f"{node.name}_is_{str(value).lower()}"
         importer.values[name] = tensor if value else importer.add_computed("logical_not", {"self": tensor}, tensor.type)
-        place = innermost(node.meta.get("stack_trace")) or importer.traced.calls.place
-        where = f" at {place[0]}:{place[1]}" if place else ""
+        place = place_text(importer.place_of(node))
+        where = f" at {place}" if place else ""
         importer.checks.append((name, f"expected the condition{where} to be {value}, but got {not value}"))
 
 

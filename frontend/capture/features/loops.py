@@ -19,23 +19,27 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch._higher_order_ops.associative_scan import generic_associative_scan
 from torch.export import ExportedProgram
-from torch.fx import GraphModule, Node
+from torch.fx import Graph, GraphModule, Node
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import _disable_current_modes  # pyright: ignore[reportPrivateUsage]
-from xdsl.dialects.builtin import TensorType, i64
+from xdsl.dialects.builtin import StringAttr, TensorType, i64
 from xdsl.dialects.func import FuncOp, ReturnOp
-from xdsl.ir import Block, Operation, Region, SSAValue
+from xdsl.ir import Attribute, Block, Operation, Region, SSAValue
 
 from ....dialects import tensor
+from ....dialects.host import BindSizeOp
 from ....dialects.payload import element_type
 from ....dialects.shapes.extents import extents_of, static, tensor_of
+from ....dialects.support.equivalence import structure
 from ....errors import UnsupportedError
+from ..importer import name_hint
 
 if TYPE_CHECKING:
     from ..importer import GraphImporter
@@ -87,7 +91,7 @@ def _loop(importer: GraphImporter, node: Node, body: GraphModule, carries: Any, 
     (steps,) = static(sizes)
     inputs = [v.type for v in initial]
     inputs += [tensor_of(element_type(v.type), extents_of(v.type)[1:]) for v in sliced] + [v.type for v in common]
-    block, results = importer.import_block(body.graph, inputs)
+    block, results = _step(importer, body.graph, inputs)
     after, outputs = results[: len(initial)], results[len(initial) :]
     # An output that is a carry shares its history. Each other output becomes a carry that the step does not read.
     sources = [_copied(y) for y in outputs]
@@ -107,9 +111,8 @@ def _loop(importer: GraphImporter, node: Node, body: GraphModule, carries: Any, 
 
 def _copied(value: SSAValue) -> SSAValue:
     """Returns the value that a copy is a copy of. PyTorch demands a copy where an output is a carry."""
-    return (
-        value.owner.operands[0] if isinstance(value.owner, Operation) and value.owner.name == "torch.clone" else value
-    )
+    owner = value.owner
+    return owner.operands[0] if isinstance(owner, Operation) and owner.name == "torch.clone" else value
 
 
 def _last(importer: GraphImporter, op: tensor.ScanOp, number: int) -> SSAValue:
@@ -120,11 +123,49 @@ def _last(importer: GraphImporter, op: tensor.ScanOp, number: int) -> SSAValue:
     return importer.add_computed("select.int", arguments, op.carries[number].type)
 
 
+def _step(importer: GraphImporter, graph: Graph, types: Sequence[Attribute]) -> tuple[Block, list[SSAValue]]:
+    """Imports the graph of a step, as the body of a function without a terminator.
+
+    Args:
+        importer: importer of the graph of the loop.
+        graph: graph of the step.
+        types: types of its arguments.
+
+    Returns:
+        the block, and the results of the graph.
+
+    Raises:
+        UnsupportedError: the graph has an operator that is not supported, or that has effects.
+    """
+    inner = type(importer)(replace(importer.traced, graph=graph))
+    inner.functions, inner.sizes = importer.functions, importer.sizes
+    for node, t in zip(graph.find_nodes(op="placeholder"), types, strict=True):
+        inner.values[node.name] = value = inner.block.insert_arg(t, len(inner.block.args))
+        value.name_hint = name_hint(node.name)
+    inner.run()
+    if inner.eager:
+        reason = f"{next(iter(inner.eager.values())).operator} in the step of a loop cannot be left to PyTorch"
+        raise UnsupportedError(reason)
+    if inner.generators or inner.checks:
+        raise UnsupportedError("random numbers and assertions in the step of a loop are not supported")
+    if any(isinstance(op, BindSizeOp) for op in inner.block.ops):
+        raise UnsupportedError("a size that depends on data in the step of a loop is not supported")
+    results = [inner.operand(r) for r in pytree.tree_leaves(graph.output_node().args[0])]
+    if not all(isinstance(r, SSAValue) for r in results):
+        raise UnsupportedError("a step of a loop that returns a number is not supported")
+    return inner.block, results
+
+
 def _function(importer: GraphImporter, block: Block, results: Sequence[SSAValue]) -> str:
-    """Adds the function of a step to the module, and returns its name."""
+    """Adds the function of a step to the module, unless there is an equal one. Returns the name of the function."""
     block.add_op(ReturnOp(*results))
     types = [a.type for a in block.args], [r.type for r in results]
-    return importer.add_function(FuncOp("step", types, Region(block), "private"))
+    step, functions = FuncOp("step", types, Region(block), "private"), importer.functions
+    key = structure(step, {}, ("sym_name",))
+    if key not in functions:
+        step.sym_name = StringAttr(f"step_{len(functions)}" if functions else "step")
+        functions[key] = step
+    return functions[key].sym_name.data
 
 
 def _tensors(importer: GraphImporter, node: Node, values: Any) -> list[SSAValue]:
@@ -157,7 +198,7 @@ def _import_while(importer: GraphImporter, node: Node) -> None:
         return
     common = _tensors(importer, node, shared)
     _counters_as_tensors(body, len(initial))
-    block, results = importer.import_block(body.graph, [v.type for v in (*initial, *common)])
+    block, results = _step(importer, body.graph, [v.type for v in (*initial, *common)])
     op = tensor.ScanOp(_function(importer, block, results), steps, initial, [], common)
     importer.add_located(op, node)
     importer.values[node.name] = tuple(op.res)
