@@ -17,14 +17,13 @@ import subprocess
 import threading
 import weakref
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from ...dialects.shapes.binding import Sizes
 from ...dialects.shapes.extents import static
 from ...errors import ExecutionError
 from ...progress import Step, steps
@@ -140,10 +139,6 @@ class _StoppedError(Exception):
     """End of a run after an error that is in the reports, because a size that the program reads may be wrong."""
 
 
-def _plan_of(plan: LaunchPlan, sizes: Sizes) -> LaunchPlan:
-    return plan
-
-
 class EmulatedProgram:
     """Printed CUDA program, compiled for the host, with its launch plan."""
 
@@ -183,11 +178,15 @@ class EmulatedProgram:
             ExecutionError: if the arguments do not fit the plan.
         """
         plan = self.plan.check_arguments([(a.shape, a.dtype.name) for a in args])
+        segments = Segments(plan, lambda segment, sizes: segment, self._run_segment) if plan.reads_sizes else None
         results: list[np.ndarray] = []
         reports: dict[tuple[Any, ...], Report] = {}
         with steps("emulator", len(plan.steps) * len(seeds), "launches") as step:
             for seed in seeds:
-                outputs, new = self._run_once(plan, args, seed, step)
+                if segments is None:
+                    outputs, new = self._run_plan(plan, args, seed, step)
+                else:
+                    outputs, new = self._run_segments(segments, args, seed, step)
                 for r in new:
                     reports.setdefault((r.kind, r.kernel, r.line, r.text if not r.line else ""), r)
                 if not results:
@@ -199,14 +198,11 @@ class EmulatedProgram:
                             reports["schedule", b.name] = Report("schedule", reason)
         return results, list(reports.values())
 
-    def _run_once(
-        self, plan: LaunchPlan, args: Sequence[np.ndarray], seed: int, step: Step
+    def _run_segments(
+        self, segments: Segments[LaunchPlan], args: Sequence[np.ndarray], seed: int, step: Step
     ) -> tuple[list[np.ndarray], list[Report]]:
-        if not plan.reads_sizes:
-            return self._run_plan(plan, args, seed, step)
         reports: list[Report] = []
         try:
-            segments = Segments(replace(self.plan, inputs=plan.inputs), _plan_of, self._run_segment)
             return segments.run(args, seed, step, reports), reports
         except _StoppedError:
             return [], reports

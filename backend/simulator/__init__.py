@@ -355,10 +355,10 @@ def simulate(
     types = [_memref(t) for t in main.function_type.inputs]
     if len(args) > len(types):
         raise ExecutionError(f"expected at most {len(types)} arguments, the parameters of @main, but got {len(args)}")
-    inputs = check_arguments(types[: len(args)], args, bind_sizes(main, [np.shape(a) for a in args]))
+    sizes = bind_sizes(main, [np.shape(a) for a in args])
+    inputs = check_arguments(types[: len(args)], args, sizes)
     simulation = _Simulation(module, scalars, max_blocks, eager or {})
-    whole = make_plan(module)
-    plan = whole.at([a.shape for a in inputs])
+    plan = replace(make_plan(module).at([a.shape for a in inputs]), inputs=len(args))
     for result, argument in plan.in_place:
         if not argument < len(args) <= result:
             raise ExecutionError(
@@ -371,11 +371,9 @@ def simulate(
     with simulation.position.located(), steps("simulator", len(plan.launches), "launches") as step:
         simulation.step = step
         if plan.reads_sizes:
-            whole = replace(whole, inputs=len(args))
-            results = Segments(whole, _with_sizes, simulation.run, lambda b: int(b.data[0])).run(memory)
+            results = Segments(plan, _with_sizes, simulation.run, lambda b: int(b.data[0])).run(memory)
         else:
-            sizes = bind_sizes(main, [a.shape for a in inputs])
-            results = simulation.run((replace(plan, inputs=len(args)), sizes), memory)
+            results = simulation.run((plan, sizes), memory)
     report = simulation.report
     for i, result in enumerate(results):
         if max_blocks is None and result.written is not None and not result.written.all():
