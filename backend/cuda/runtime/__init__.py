@@ -162,7 +162,7 @@ class CudaProgram:
         if target_device != self.device:
             return self._on(target_device).run(args, clock)
         torch, launches = self.torch, self._placed(args) if self._segments is None else None
-        plan = self.plan.check_tensors(args) if launches is None else launches.plan
+        plan = self.plan.with_inputs(len(args)) if launches is None else launches.plan
         capturing = torch.cuda.is_current_stream_capturing()
         if capturing and launches is None:
             raise ExecutionError("the host reads a size, which cannot be part of a CUDA graph", operator="cuda")
@@ -203,7 +203,13 @@ class CudaProgram:
                 self._wait()
             return int(tensor)
 
-        return Segments(self.plan, lambda plan, sizes: PreparedLaunches(plan, functions), self._execute, read)
+        return Segments(
+            self.plan,
+            lambda plan, sizes: PreparedLaunches(plan, functions),
+            self._execute,
+            read,
+            self.plan.check_tensors,
+        )
 
     def _on(self, device: Any) -> CudaProgram:
         """Returns the same program on another device, made on demand."""
