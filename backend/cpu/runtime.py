@@ -34,7 +34,7 @@ from ...errors import ExecutionError
 from ..cpp.ordering import registers
 from ..dtypes import DTYPES
 from ..host.calls import KEPT_PLANS, Key, building, compute_eagerly, extension, key_of, new_results
-from ..host.launch_plan import BindStep, EagerStep, Launch, LaunchPlan, make_plan
+from ..host.launch_plan import EagerStep, Launch, LaunchPlan, make_plan
 from ..host.segments import Segments
 from ..host.timing import Span
 from .build import build
@@ -119,13 +119,11 @@ class _Placed:
 
     Attributes:
         plan: launches and buffers.
-        steps: steps of a call, in order, without constant launches.
-        parts: the steps, with consecutive launches encoded as one part.
+        parts: encoded launches and functions of PyTorch, in order, without constant launches.
         constants: results of the constant launches.
     """
 
     plan: LaunchPlan
-    steps: Sequence[Launch | EagerStep]
     parts: Sequence[_Launches | EagerStep]
     constants: _Constants
 
@@ -257,7 +255,7 @@ class CpuProgram:
         self._scratch.append(scratch)
         _check(message)
         if clock is not None:
-            names = (s.kernel if isinstance(s, Launch) else s.function for s in placed.steps)
+            names = (s.kernel if isinstance(s, Launch) else s.function for s in placed.plan.call_steps)
             clock += [Span(name, start, end - start) for name, (start, end) in zip(names, clocked, strict=True)]
         return outputs
 
@@ -335,13 +333,10 @@ class CpuProgram:
 
     def _place_plan(self, plan: LaunchPlan, constants: _Constants) -> _Placed:
         """Returns a plan of static sizes in the form in which it runs."""
-        steps = [s for s in plan.call_steps if not isinstance(s, BindStep)]
         places, parts = constants.places(plan), list[_Launches | EagerStep]()
-        for _, group in groupby(steps, lambda s: isinstance(s, EagerStep)):
-            part = [*group]
-            launches = [s for s in part if isinstance(s, Launch)]
-            parts += [self._launches(launches, places)] if launches else [s for s in part if isinstance(s, EagerStep)]
-        return _Placed(plan, steps, parts, constants)
+        for eager, steps in groupby(plan.call_steps, lambda s: isinstance(s, EagerStep)):
+            parts += steps if eager else [self._launches(steps, places)]  # pyright: ignore
+        return _Placed(plan, parts, constants)
 
     def _constants_of(self, plan: LaunchPlan, args: Sequence[Any]) -> _Constants:
         """Returns the results of the constant launches. Computes them if arguments have changed."""

@@ -223,9 +223,12 @@ class LaunchPlan:
         return tuple(s for s in self.launches if s.constant)
 
     @property
-    def call_steps(self) -> tuple[Step, ...]:
-        """Steps of a call after the first one: all except constant launches, whose results are reused."""
-        return tuple(s for s in self.steps if not isinstance(s, Launch) or not s.constant)
+    def call_steps(self) -> tuple[Launch | EagerStep, ...]:
+        """Steps of a call after the first one: all except constant launches, whose results are reused.
+
+        Steps that read a size are missing: no plan that an executor runs has one.
+        """
+        return tuple(s for s in self.steps if isinstance(s, EagerStep) or isinstance(s, Launch) and not s.constant)
 
     def at(self, shapes: Sequence[Sequence[int]]) -> LaunchPlan:
         """Returns the plan for inputs of these shapes, with static sizes and without empty launches.
@@ -362,6 +365,13 @@ class HostProgram:
         self.reads = bound_sizes(self.main)
         names, kernels = kernel_names(module), [op for op in module.ops if isinstance(op, kernel.FuncOp)]
         self.kernels = {op.sym_name.data: _Kernel.of(op, names[op.sym_name.data]) for op in kernels}
+        self._written = {k.launch.kernel: k.written for k in self.kernels.values()}
+
+    def written(self, step: Step) -> tuple[int, ...]:
+        """Returns the buffers that a step writes."""
+        if isinstance(step, Launch):
+            return tuple(step.buffers[i] for i in self._written[step.kernel])
+        return step.outputs if isinstance(step, EagerStep) else ()
 
     def plan(self, sizes: Sizes | None) -> LaunchPlan:
         """Returns the plan for the values of symbolic sizes, or the plan with dynamic sizes if `sizes` is None."""
@@ -402,14 +412,12 @@ class HostInterpreter:
     Attributes:
         buffers: buffers so far.
         steps: recorded steps.
-        writes: for each recorded step, the buffers that it writes.
     """
 
     def __init__(self, program: HostProgram, sizes: Sizes | None, segment: int | None = None) -> None:
         self.kernels, self.functions, self.sizes = program.kernels, program.functions, sizes
         self.buffers: list[Buffer] = []
         self.steps: list[Step] = []
-        self.writes: list[frozenset[int]] = []
         self._main, self._segment, self._current = program.main, segment, 0
         self._names: dict[str, int] = {}
         self._parts: dict[SSAValue, _Part] = {}
@@ -443,16 +451,12 @@ class HostInterpreter:
         self._current += 1
         if self._segment is None:
             (buffer,) = self._use([op.value], ())
-            self._add(BindStep(op.symbol, buffer, location_text(op)), ())
+            self.steps.append(BindStep(op.symbol, buffer, location_text(op)))
 
     @property
     def _is_skipping(self) -> bool:
         """True in segments before the one whose steps are recorded."""
         return self._segment is not None and self._current < self._segment
-
-    def _add(self, step: Step, written: Iterable[int]) -> None:
-        self.steps.append(step)
-        self.writes.append(frozenset(written))
 
     def run(self, ops: Iterable[Operation]) -> None:
         """Interprets host operations, and records their effects in the plan."""
@@ -518,7 +522,7 @@ class HostInterpreter:
             maps = tuple(replace(m, shape=self.sizes.numbers(m.shape)) for m in launch.maps)
             numbers = self.sizes.numbers(launch.sizes)
             launch = replace(launch, grid=(blocks,), parts=smaller, maps=maps, sizes=numbers)
-        self._add(launch, (buffers[i] for i in callee.written))
+        self.steps.append(launch)
 
     def _call(self, op: CallOp, function: FuncOp) -> None:
         if not is_eager(function):
@@ -534,7 +538,7 @@ class HostInterpreter:
             return
         split = len(op.operands) - eager_results(function)
         where = self._use(op.operands, range(split, len(op.operands)))
-        self._add(EagerStep(function.sym_name.data, where[:split], where[split:]), where[split:])
+        self.steps.append(EagerStep(function.sym_name.data, where[:split], where[split:]))
 
     def _use(self, values: Sequence[SSAValue], written: Iterable[int], constant: bool = False) -> tuple[int, ...]:
         """Returns the buffers of values that the next step uses, and updates their lifetimes.

@@ -41,14 +41,13 @@ class Segment:
 def divide(plan: LaunchPlan) -> tuple[Segment, ...]:
     """Returns the segments of a plan with dynamic sizes."""
     assert plan.program is not None
-    host = HostInterpreter(plan.program, None)
-    host.run_main()
     ends = [i for i, step in enumerate(plan.steps) if isinstance(step, BindStep)] + [len(plan.steps)]
     in_place, results = dict(plan.in_place), range(plan.inputs, plan.arguments)
     segments, begin = list[Segment](), 0
     for end in ends:
-        used = {b for step in plan.steps[begin:end] for b in _buffers(step)}
-        written = frozenset[int]().union(*host.writes[begin:end])
+        steps = plan.steps[begin:end]
+        used = {b for step in steps for b in _buffers(step)}
+        written = {b for step in steps for b in plan.program.written(step)}
         earlier = {b for b in used if b < plan.inputs or plan.buffers[b].first < begin}
         new = {b for b in used - earlier if b in results or plan.buffers[b].last >= end}
         if end == len(plan.steps):
