@@ -60,13 +60,34 @@ _PRIMES = (5, 7, 3, 11)
 SYMBOL = attribute(SymbolAttr, "a #payload.symbol")
 
 
-_CHOICES: dict[str, Callable[[Sequence[int]], int]] = {"minimum": min, "maximum": max}
-"""Kinds of derived sizes that are one of the results of their map."""
+@dataclass(frozen=True)
+class _Kind:
+    """Kind of a derived size: how it is computed from the results of its map.
+
+    Attributes:
+        value: function of the results.
+        text: separator of the results in messages, such as ` * `, or a function such as `min`.
+        divides: whether the kind takes two results, and the second one must be positive.
+    """
+
+    value: Callable[[Sequence[int]], int]
+    text: str
+    divides: bool = False
+
+
+_KINDS = {
+    "product": _Kind(prod, " * "),
+    "quotient": _Kind(lambda values: values[0] // values[1], " floordiv ", divides=True),
+    "remainder": _Kind(lambda values: values[0] % values[1], " mod ", divides=True),
+    "minimum": _Kind(min, "min"),
+    "maximum": _Kind(max, "max"),
+}
+"""Kinds of derived sizes by name. The text of an attribute omits the first one."""
 
 
 def _read_kind(parser: AttrParser) -> StringAttr:
-    words = ("quotient", "remainder", "minimum", "maximum")
-    return StringAttr(next((w for w in words if parser.parse_optional_keyword(w)), "product"))
+    product, *words = _KINDS
+    return StringAttr(next((w for w in words if parser.parse_optional_keyword(w)), product))
 
 
 _KIND = Parameter(
@@ -108,15 +129,15 @@ class DerivedAttr(FormattedAttr):
         return DerivedAttr(symbol, StringAttr(kind), AffineMapAttr(map), ArrayAttr(operands))
 
     def verify(self) -> None:
-        affine, kind = self.map.data, self.kind.data
+        affine, kind = self.map.data, _KINDS[self.kind.data]
         if affine.num_dims or not affine.results or affine.num_symbols != len(self.operands):
             raise VerifyException(
                 f"expected a map of {len(self.operands)} symbols with results for the size {self.symbol}, but got"
                 f" {affine}"
             )
         count = len(affine.results)
-        if kind in ("quotient", "remainder") and count != 2 or kind in _CHOICES and count < 2:
-            raise VerifyException(f"expected two sizes for the {kind} {self.symbol}, but got {count}")
+        if kind.divides and count != 2 or self.kind.data != "product" and count < 2:
+            raise VerifyException(f"expected two sizes for the {self.kind.data} {self.symbol}, but got {count}")
 
     @property
     def formula(self) -> str:
@@ -125,23 +146,18 @@ class DerivedAttr(FormattedAttr):
         texts = [re.sub(r"\bs(\d+)\b", lambda m: names[int(m[1])], str(e)) for e in self.map.data.results]
         if len(texts) == 1:
             return texts[0][1:-1] if texts[0].startswith("(") else texts[0]
-        if self.kind.data in _CHOICES:
-            return f"{self.kind.data[:3]}({', '.join(texts)})"
-        return {"product": " * ", "quotient": " floordiv ", "remainder": " mod "}[self.kind.data].join(texts)
+        text = _KINDS[self.kind.data].text
+        return text.join(texts) if text.startswith(" ") else f"{text}({', '.join(texts)})"
 
     def value(self, sizes: Sizes) -> int:
         """Returns the size for given `sizes` of its operands. Raises ShapeError if it divides by a size that is not
         positive."""
-        values = self.map.data.eval([], sizes.numbers(list(self.operands)))
-        if self.kind.data == "product":
-            return prod(values)
-        if self.kind.data in _CHOICES:
-            return _CHOICES[self.kind.data](values)
-        if values[1] <= 0:
+        values, kind = self.map.data.eval([], sizes.numbers(list(self.operands))), _KINDS[self.kind.data]
+        if kind.divides and values[1] <= 0:
             raise ShapeError(
                 f"expected a positive divisor of the size {self.symbol}, a {self.kind.data}, but got {values[1]}"
             )
-        return values[0] // values[1] if self.kind.data == "quotient" else values[0] % values[1]
+        return kind.value(values)
 
 
 class Sizes:
