@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, cast
 from unittest.mock import patch
 
@@ -347,12 +348,19 @@ def equal_sizes(env: Any) -> dict[Any, Any]:
     Both become the same symbol of the IR. So the equality is checked when a call's arguments bind the symbol. A symbol
     that is read from data is only replaced by an expression of symbols that are bound before it.
     """
+    notes = (note.expr for notes in env.deferred_runtime_asserts.values() for note in notes)
+    return _equal_sizes(tuple(env.replacements.items()), tuple(notes))
+
+
+@lru_cache(16)
+def _equal_sizes(replacements: tuple[tuple[Any, Any], ...], notes: tuple[Any, ...]) -> dict[Any, Any]:
+    """Returns `equal_sizes` for the contents of a shape environment, which rarely change between two sizes."""
     equal: dict[Any, Any] = {}
-    for a, b in env.replacements.items():
+    for a, b in replacements:
         if (pair := _ordered(a, b)) is not None:
             equal = {s: e.subs(*pair) for s, e in equal.items()} | {pair[0]: pair[1].subs(equal)}
-    for expr in [note.expr for notes in env.deferred_runtime_asserts.values() for note in notes]:
-        expr = expr.subs(equal)
+    for note in notes:
+        expr = note.subs(equal)
         if isinstance(expr, sympy.Eq):
             for a, b in (expr.args, expr.args[::-1]):
                 if isinstance(a, sympy.Symbol) and a not in b.free_symbols and _ordered(a, b) == (a, b):
