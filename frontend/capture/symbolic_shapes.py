@@ -83,7 +83,7 @@ class SizeTable:
         if expr.is_Symbol or expr in self._known:
             return self._extent(expr)
         bounds = bound_sympy(expr, self._ranges)
-        if any(map(is_from_data, expr.free_symbols)):
+        if _has_data(expr):
             if bounds.lower >= 0:
                 return self._extent(expr)
             least, most = max(bounds.lower, -LARGEST_DIFFERENCE), min(bounds.upper, LARGEST_DIFFERENCE)
@@ -170,7 +170,7 @@ class SizeTable:
             self._assumed.append(next(e for e in condition.args if self._hinted(e)))
         elif isinstance(condition, sympy.core.relational.Relational):
             a, b = condition.args
-            if isinstance(condition, sympy.Ne) and any(map(is_from_data, condition.free_symbols)):
+            if isinstance(condition, sympy.Ne) and _has_data(condition):
                 self._check_different(sympy.expand(a - b))
                 return
             most = 0 if isinstance(condition, sympy.Eq) else LARGEST_DIFFERENCE
@@ -182,7 +182,7 @@ class SizeTable:
                 difference = -difference
             bounds = bound_sympy(difference, self._ranges)
             if bounds.lower < 0 or bounds.upper > most:
-                self._derive(difference, within=(0, most))
+                self._define(f"{CONDITION}0", (0, most), *self._formula(difference))
         else:
             raise UnsupportedError(f"the program holds only where {condition}, which is not supported")
 
@@ -190,8 +190,7 @@ class SizeTable:
         """Adds a check that a difference of sizes is not 0: its square is at least 1."""
         operands: list[SymbolAttr] = []
         factor = self._affine(difference, operands)
-        symbol = SymbolAttr.get(self._fresh(f"{CONDITION}0"), 1, LARGEST_DIFFERENCE)
-        self._derived.append(DerivedAttr.get(symbol, AffineMap(0, len(operands), (factor, factor)), operands))
+        self._define(f"{CONDITION}0", (1, LARGEST_DIFFERENCE), "product", [factor, factor], operands)
 
     def _hinted(self, expr: Any) -> Any:
         """Returns the value of an expression for the example."""
@@ -233,40 +232,51 @@ class SizeTable:
         for a in args:
             if all(_largest(sympy.expand(sign * (a - b)), self._ranges) <= 0 for b in args):
                 return a
-        if self.has_names(choice) or any(map(is_from_data, choice.free_symbols)):
+        if self.has_names(choice) or _has_data(choice):
             return choice
         chosen = min(args, key=lambda a: (sign * self._hinted(a), str(a)))
         self._assumed += [sign * chosen <= sign * b for b in args if b is not chosen]
         return chosen
 
-    def _derive(
-        self, expr: Any, *, bounds: tuple[int, int] | None = None, within: tuple[int, int] | None = None
-    ) -> SymbolAttr:
+    def _derive(self, expr: Any, *, bounds: tuple[int, int] | None = None) -> SymbolAttr:
         """Adds a derived size.
 
         Args:
             expr: expression of the size.
             bounds: for a number that is not a size, its least and its greatest value.
-            within: for a check, the range that the value must be in.
         """
-        operands: list[SymbolAttr] = []
-        kind = _kind(expr)
-        results = [self._affine(f, operands) for f in (expr.args if kind else [expr])]
-        if within is not None:
-            symbol = SymbolAttr.get(self._fresh(f"{CONDITION}0"), *within)
-            self._derived.append(
-                DerivedAttr.get(symbol, AffineMap(0, len(operands), tuple(results)), operands, kind or "product")
-            )
-            return symbol
+        formula = self._formula(expr)
         size = bound_sympy(expr, self._ranges)
         if bounds is None and size.upper < 0:
             raise UnsupportedError("a size that is negative is not supported", kind="dynamic-sizes")
-        least, most = bounds or extent_bounds(size.lower, size.upper)
-        symbol = SymbolAttr.get(self._fresh("size0" if bounds is None else "number0"), least, most)
-        self._known[expr] = symbol
-        self._derived.append(
-            DerivedAttr.get(symbol, AffineMap(0, len(operands), tuple(results)), operands, kind or "product")
-        )
+        name, bounds = ("size0", extent_bounds(size.lower, size.upper)) if bounds is None else ("number0", bounds)
+        self._known[expr] = symbol = self._define(name, bounds, *formula)
+        return symbol
+
+    def _formula(self, expr: Any) -> tuple[str, list[AffineExpr], list[SymbolAttr]]:
+        """Returns the kind, the results and the operands of the derived size with an expression."""
+        operands, kind = list[SymbolAttr](), _kind(expr)
+        return kind or "product", [self._affine(f, operands) for f in (expr.args if kind else [expr])], operands
+
+    def _define(
+        self,
+        name: str,
+        bounds: tuple[int, int],
+        kind: str,
+        results: Sequence[AffineExpr],
+        operands: Sequence[SymbolAttr],
+    ) -> SymbolAttr:
+        """Adds a derived size or a check, and returns its symbol.
+
+        Args:
+            name: name of the symbol; it may get another number at its end.
+            bounds: least and greatest value.
+            kind: how the value is computed from the results, as `DerivedAttr` names it.
+            results: affine expressions of the operands.
+            operands: symbols.
+        """
+        symbol = SymbolAttr.get(self._fresh(name), *bounds)
+        self._derived.append(DerivedAttr.get(symbol, AffineMap(0, len(operands), tuple(results)), operands, kind))
         return symbol
 
     def _affine(self, expr: Any, operands: list[SymbolAttr]) -> AffineExpr:
@@ -339,7 +349,7 @@ def conditions(env: Any) -> list[Any]:
     """Returns the conditions on sizes that PyTorch assumed while tracing, without conditions on data."""
     notes = [note.expr for notes in env.deferred_runtime_asserts.values() for note in notes]
     expressions = [substituted(e, env) for e in notes]
-    return [e for e in expressions if e != sympy.true and not any(map(is_from_data, e.free_symbols))]
+    return [e for e in expressions if e != sympy.true and not _has_data(e)]
 
 
 def equal_sizes(env: Any) -> dict[Any, Any]:
@@ -401,9 +411,16 @@ def _truncated(number: Any) -> Any:
     return functions.TruncToInt(number)
 
 
-def depends_on_data(size: torch.SymInt | torch.SymFloat | torch.SymBool) -> bool:
-    """Returns true if a size, or a number or condition computed from sizes, depends on the elements of a tensor."""
-    return any(is_from_data(s) for s in size.node.expr.free_symbols)
+def depends_on_data(value: Any) -> bool:
+    """Returns true if a size, or a number or condition computed from sizes, depends on the elements of a tensor.
+
+    A number of Python, and any other object, depends on no data.
+    """
+    return isinstance(value, torch.SymInt | torch.SymFloat | torch.SymBool) and _has_data(value.node.expr)
+
+
+def _has_data(expr: Any) -> bool:
+    return any(map(is_from_data, expr.free_symbols))
 
 
 def is_from_data(symbol: Any) -> bool:

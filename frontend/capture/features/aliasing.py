@@ -178,7 +178,7 @@ def _argument(value: Any, tensor: Node) -> Any:
     if value is tensor:
         return Operand(0)
     number = value.meta.get("val") if isinstance(value, Node) else value
-    if isinstance(number, torch.Tensor) or isinstance(number, torch.SymInt) and depends_on_data(number):
+    if isinstance(number, torch.Tensor) or depends_on_data(number):
         reason = "a result is a view of an argument at a place that is computed, which is not supported"
         raise UnsupportedError(reason, remedy="return a copy (x[:n].clone())")
     return number

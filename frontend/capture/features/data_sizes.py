@@ -67,7 +67,7 @@ def select_masked_updates(graph: Graph) -> None:
 def _has_data_size(node: Any) -> bool:
     value = node.meta.get("val") if isinstance(node, Node) else None
     sizes = value.shape if isinstance(value, torch.Tensor) else ()
-    return any(isinstance(n, torch.SymInt) and depends_on_data(n) for n in sizes)
+    return any(map(depends_on_data, sizes))
 
 
 class _Update:
@@ -80,13 +80,13 @@ class _Update:
     def __init__(self, mask: Node) -> None:
         self._mask, self._rank = mask, mask.meta["val"].dim()
         self.leaves: dict[Node, int] = {}
-        self._known: dict[Node, bool] = {}
+        self._verdicts: dict[Node, bool] = {}
 
     def lifts(self, node: Node) -> bool:
         """Returns true if a value is computed elementwise from elements at the mask, and from smaller tensors."""
-        if node not in self._known:
-            self._known[node] = self._lifts(node)
-        return self._known[node]
+        if node not in self._verdicts:
+            self._verdicts[node] = self._lifts(node)
+        return self._verdicts[node]
 
     def _lifts(self, node: Node) -> bool:
         target = node.target
