@@ -91,9 +91,8 @@ def _check_truth(importer: GraphImporter, node: Node, tensor: SSAValue) -> None:
         if user.target is aten._assert_scalar.default and isinstance(condition, Node):
             holds = outcomes[condition]
             importer.checked.add(user)
-            required |= (
-                {value for value, met in zip((True, False), holds, strict=True) if met} if not all(holds) else set()
-            )
+            if not all(holds):
+                required |= {value for value, met in zip((True, False), holds, strict=True) if met}
         elif (
             not callable(user.target)
             or isinstance(user.target, torch._ops.OpOverload)

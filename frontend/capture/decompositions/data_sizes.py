@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from math import prod
-from typing import Any
+from typing import Any, TypeGuard
 
 import torch
 from torch.fx.experimental.symbolic_shapes import statically_known_true
@@ -71,7 +71,7 @@ def _as_mask(x: Tensor) -> Tensor:
     return x if x.dtype == torch.bool else x != 0
 
 
-def _is_mask(index: Tensor | None) -> bool:
+def _is_mask(index: Tensor | None) -> TypeGuard[Tensor]:
     return index is not None and index.dtype in (torch.bool, torch.uint8)
 
 
@@ -88,11 +88,11 @@ def _masked_select(self: Tensor, mask: Tensor) -> Tensor:
 
 def _expanded(indices: Sequence[Tensor | None]) -> list[Tensor | None] | None:
     """Returns indices with each mask replaced by the indices of its true elements, or None without such a mask."""
-    if not any(map(_is_mask, indices)) or any(_is_mask(i) and i is not None and not i.dim() for i in indices):
+    if not any(map(_is_mask, indices)) or any(_is_mask(i) and not i.dim() for i in indices):
         return None
     expanded: list[Tensor | None] = []
     for i in indices:
-        expanded += true_indices(_as_mask(i)) if i is not None and _is_mask(i) else [i]
+        expanded += true_indices(_as_mask(i)) if _is_mask(i) else [i]
     return expanded
 
 
@@ -110,30 +110,36 @@ def _index_put(self: Tensor, indices: Sequence[Tensor | None], values: Tensor, a
 def _slice(self: Tensor, dim: int = 0, start: Any = None, end: Any = None, step: int = 1) -> Any:
     """Returns a slice whose bounds, or whose dimension, depend on data. Bounds are clamped as in Python."""
     size, start = self.shape[dim], 0 if start is None else start
-    if not any(isinstance(n, torch.SymInt) and depends_on_data(n) for n in (start, end, size)):
+    if not any(map(depends_on_data, (start, end, size))):
         return NotImplemented
     if all(map(statically_known_true, (start >= 0, end is None or start <= end, end is None or end <= size))):
         return NotImplemented
     if isinstance(start, int) and (end is None or isinstance(end, int)):
-        return _slice_by_numbers(self, dim, start, end, step)
-
-    def bound(number: Any) -> Tensor:
-        place = torch.full((), number, dtype=torch.int64, device=self.device)
-        return torch.where(place < 0, place + size, place).clamp(min=0, max=size)
-
-    first = bound(start)
-    last = first.new_full((), size) if end is None else bound(end)
-    length = read_size(
-        (last - first).clamp(min=0) if step == 1 else (last - first + (step - 1)).clamp(min=0) // step, size
-    )
+        first, length = _numbered_rows(size, start, end, step)
+    else:
+        first, length = _computed_rows(size, start, end, step, self.device)
     if isinstance(start, int) and start == 0 and step == 1:
         return self.narrow(dim, 0, length)
     return self.index_select(dim, first + torch.arange(length, device=self.device) * step)
 
 
-def _slice_by_numbers(self: Tensor, dim: int, start: int, end: int | None, step: int) -> Tensor:
-    """Returns a slice with bounds that are numbers, of a dimension whose size depends on data."""
-    size = self.shape[dim]
+def _computed_rows(size: Any, start: Any, end: Any, step: int, device: torch.device) -> tuple[Tensor, Any]:
+    """Returns the first row and the length of a slice with a bound from data. Its sign is known at run time only, so
+    that the device computes the length, and the host reads it."""
+
+    def bound(number: Any) -> Tensor:
+        place = torch.full((), number, dtype=torch.int64, device=device)
+        return torch.where(place < 0, place + size, place).clamp(min=0, max=size)
+
+    first = bound(start)
+    last = first.new_full((), size) if end is None else bound(end)
+    rows = (last - first).clamp(min=0) if step == 1 else (last - first + (step - 1)).clamp(min=0) // step
+    return first, read_size(rows, size)
+
+
+def _numbered_rows(size: Any, start: int, end: int | None, step: int) -> tuple[Any, Any]:
+    """Returns the first row and the length of a slice whose bounds are numbers. The host computes both of them from
+    the size of the dimension, which depends on data."""
 
     def bound(number: int) -> Any:
         return torch.sym_min(number, size) if number >= 0 else torch.sym_max(size + number, 0)
@@ -143,9 +149,7 @@ def _slice_by_numbers(self: Tensor, dim: int, start: int, end: int | None, step:
     length = length if step == 1 else (length + (step - 1)) // step
     torch._check(length >= 0)
     torch._check(length <= size)
-    if not start and step == 1:
-        return self.narrow(dim, 0, length)
-    return self.index_select(dim, first + torch.arange(length, device=self.device) * step)
+    return first, length
 
 
 def _repeat_interleave(repeats: Tensor, *, output_size: Any = None) -> Tensor:
@@ -225,7 +229,7 @@ def _of_elements(self: Tensor, dim: Any = None, *args: Any, **kwargs: Any) -> An
     """Adds a check that an extreme is taken of at least one element, as in eager PyTorch."""
     dims = range(self.dim()) if dim is None or dim == [] else [dim] if isinstance(dim, int) else dim
     for n in (self.shape[d] for d in dims if self.dim()):
-        if isinstance(n, torch.SymInt) and depends_on_data(n):
+        if depends_on_data(n):
             torch._check(n >= 1)
     return NotImplemented
 
