@@ -25,12 +25,11 @@ import numpy as np
 import deplodock
 from deplodock.errors import CompileError
 
+from .conformance import EXECUTORS, VERDICTS, crash_text, difference, table_row
 from .jax_models import GRADIENTS, MODELS
 from .jax_programs import FUNCTIONS, Program
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "jax.md"
-EXECUTORS = ("reference", "cpu")
-VERDICTS = ("right", "refused", "wrong", "crash")
 GROUPS: Mapping[str, Mapping[str, Program]] = {
     "Functions": FUNCTIONS,
     "Gradients": GRADIENTS,
@@ -54,7 +53,7 @@ def verdict(program: Program, executor: str) -> Outcome:
     except CompileError as error:
         return "refused", "; ".join(filter(None, (f"{error.operator}: {error.reason}", error.remedy)))
     except Exception as error:
-        return "crash", f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
+        return "crash", crash_text(error)
     return compare(result, expected, rounding_of([args, expected]))
 
 
@@ -77,13 +76,10 @@ def compare(result: Any, expected: Any, rounding: float) -> Outcome:
         return "wrong", f"the result is {structure}, not {right_structure}"
     for n, (leaf, right) in enumerate(zip(leaves, right_leaves, strict=True)):
         actual, right = np.asarray(leaf), np.asarray(right)
-        if actual.dtype != right.dtype or actual.shape != right.shape:
-            return "wrong", f"result {n} is {actual.dtype}{list(actual.shape)}, not {right.dtype}{list(right.shape)}"
         floats = jnp.issubdtype(actual.dtype, jnp.floating)
         tolerances = {"rtol": max(RTOL, rounding), "atol": max(ATOL, rounding)} if floats else {"rtol": 0, "atol": 0}
-        x, y = (a.astype(np.float64) for a in (actual, right))
-        if not np.allclose(x, y, **tolerances, equal_nan=True):
-            return "wrong", f"result {n} differs by {np.nanmax(np.abs(x - y)):.2g}"
+        if different := difference(n, actual, right, **tolerances):
+            return "wrong", different
     return "right", ""
 
 
@@ -114,15 +110,11 @@ def page(verdicts: Mapping[str, Mapping[str, Outcome]]) -> str:
             lines.append(f"| {group} | {executor} | {len(members)} | {numbers} |")
     lines += ["", "## Refused", "", "| program | cause, and remedy |", "|---|---|"]
     reasons = {p: why for of_programs in verdicts.values() for p, (word, why) in of_programs.items() if word != "right"}
-    lines += [f"| {p.partition(': ')[2]} | {_escaped(why)} |" for p, why in reasons.items()]
+    lines += [table_row(p.partition(": ")[2], why, most=300) for p, why in reasons.items()]
     for group, members in GROUPS.items():
         right = [n for n in members if all(v.get(f"{group}: {n}", ("", ""))[0] == "right" for v in verdicts.values())]
         lines += ["", f"## {group}", "", "; ".join(right) + "."]
     return "\n".join(lines) + "\n"
-
-
-def _escaped(text: str) -> str:
-    return " ".join(text.split())[:300].replace("|", "\\|")
 
 
 @click.command(help=__doc__)

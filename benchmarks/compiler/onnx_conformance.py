@@ -35,11 +35,10 @@ from deplodock.extras.onnx.registry import RULES, STRUCTURES, load_rules
 from deplodock.extras.onnx.values import DTYPES
 from deplodock.frontend.capture.arrays import to_numpy, to_torch
 
+from .conformance import EXECUTORS, VERDICTS, crash_text, difference, table_row
 from .onnx_cases import GROUPS, Case, cases, elements
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "onnx.md"
-EXECUTORS = ("reference", "cpu")
-VERDICTS = ("right", "refused", "wrong", "crash")
 
 ONLY_ON_CPU = ("light", "exports")
 """Groups of models whose arithmetic takes the interpreter minutes each."""
@@ -106,7 +105,7 @@ def verdict(case: Case, executor: str) -> Verdict:
             remedy = first.remedy or REMEDIES.get(first.kind or "", "")
             outcome = "refused", first.reason or str(first), remedy
         except Exception as error:
-            outcome = "crash", f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
+            outcome = "crash", crash_text(error)
         return Verdict(executor, case.group, case.name, case.operator, *outcome)
     raise AssertionError
 
@@ -139,13 +138,10 @@ def compare(case: Case, results: Sequence[Sequence[Any]]) -> tuple[str, str]:
     pairs = [p for r, (_, expected) in zip(results, case.calls, strict=True) for p in zip(r, expected, strict=False)]
     for n, (result, expected) in enumerate(pairs):
         actual, right = to_numpy(result), elements(expected)
-        if actual.dtype != right.dtype or actual.shape != right.shape:
-            return "wrong", f"result {n} is {actual.dtype}{list(actual.shape)}, not {right.dtype}{list(right.shape)}"
         floats = actual.dtype.kind not in "iub"
         rounding = 2 * float(epsilon_of(actual.dtype)) if floats else 0.0
-        x, y = (a.astype(np.float64) for a in (actual, right))
-        if not np.allclose(x, y, rtol=max(case.rtol, rounding), atol=max(case.atol, rounding), equal_nan=True):
-            return "wrong", f"result {n} differs by {np.nanmax(np.abs(x - y)):.2g}"
+        if different := difference(n, actual, right, rtol=max(case.rtol, rounding), atol=max(case.atol, rounding)):
+            return "wrong", different
     return "right", ""
 
 
@@ -186,37 +182,37 @@ def page(verdicts: Iterable[Verdict]) -> str:
         if v.group == "node":
             by_operator[v.operator].append(v)
     every = [v for of_group in by_group.values() for v in of_group]
-    lines = [INTRODUCTION, _row("tests", "executor", "number", *VERDICTS), "|---|---|---|" + "---|" * len(VERDICTS)]
+    lines = [
+        INTRODUCTION,
+        table_row("tests", "executor", "number", *VERDICTS),
+        "|---|---|---|" + "---|" * len(VERDICTS),
+    ]
     for (group, executor), of_group in sorted(by_group.items(), key=lambda p: (GROUPS.index(p[0][0]), p[0][1])):
         count = Counter(v.word for v in of_group)
-        lines.append(_row(group, executor, len(of_group), *(count[word] for word in VERDICTS)))
+        lines.append(table_row(group, executor, len(of_group), *(count[word] for word in VERDICTS)))
     causes = defaultdict[tuple[str, str], set[str]](set)
     for v in every:
         if v.word != "right":
             causes[f"{v.word}: {v.why}" if v.word != "refused" else v.why, v.remedy].add(v.test)
-    lines += ["", "## Refused, by cause", "", _row("cause", "remedy", "tests"), "|---|---|---|"]
+    lines += ["", "## Refused, by cause", "", table_row("cause", "remedy", "tests"), "|---|---|---|"]
     for (why, remedy), tests in sorted(causes.items(), key=lambda p: (-len(p[1]), p[0])):
-        lines.append(_row(why, remedy, f"{len(tests)}: {', '.join(sorted(tests)[:2])}" + ", …" * (len(tests) > 2)))
-    lines += ["", "## Models", "", _row("group", "model", *EXECUTORS), "|---|---|---|---|"]
+        lines.append(table_row(why, remedy, f"{len(tests)}: {', '.join(sorted(tests)[:2])}" + ", …" * (len(tests) > 2)))
+    lines += ["", "## Models", "", table_row("group", "model", *EXECUTORS), "|---|---|---|---|"]
     models = defaultdict[tuple[str, str], dict[str, str]](dict)
     for v in every:
         if v.group != "node":
             models[v.group, v.test][v.executor] = v.word
     for (group, test), words in sorted(models.items(), key=lambda p: (GROUPS.index(p[0][0]), p[0][1])):
-        lines.append(_row(group, test.removeprefix("test_"), *(words.get(e, "") for e in EXECUTORS)))
+        lines.append(table_row(group, test.removeprefix("test_"), *(words.get(e, "") for e in EXECUTORS)))
     lines += ["", "## Operators with a rule", "", ", ".join(f"`{name}`" for name in operators_with_rules()) + "."]
     lines += ["", "Other operators are computed by the function with which ONNX defines them, if there is one."]
-    lines += ["", "## Node tests by operator", "", _row("operator", "tests", "right"), "|---|---|---|"]
+    lines += ["", "## Node tests by operator", "", table_row("operator", "tests", "right"), "|---|---|---|"]
     for operator, of_operator in sorted(by_operator.items()):
         words = defaultdict[str, set[str]](set)
         for v in of_operator:
             words[v.test].add(v.word)
-        lines.append(_row(operator, len(words), sum(w == {"right"} for w in words.values())))
+        lines.append(table_row(operator, len(words), sum(w == {"right"} for w in words.values())))
     return "\n".join(lines) + "\n"
-
-
-def _row(*cells: Any) -> str:
-    return "| " + " | ".join(" ".join(str(c).split())[:200].replace("|", "\\|") for c in cells) + " |"
 
 
 @click.command(help=__doc__)
