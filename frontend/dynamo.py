@@ -103,13 +103,13 @@ def torch_compile_backend(
     try:
         if mode not in (None, *MODES):
             raise CompileError(f"expected one of {', '.join(MODES)}, but got {mode!r}", argument="mode")
-        given = dict(options or {})
+        compile_options = dict(options or {})
         if mode is not None:
-            given.setdefault("cuda_graphs", MODES[mode])
-        for unknown in sorted(set(given) - set(OPTIONS)):
+            compile_options.setdefault("cuda_graphs", MODES[mode])
+        for unknown in sorted(set(compile_options) - set(OPTIONS)):
             raise CompileError(f"expected one of the options {', '.join(OPTIONS)}", argument=unknown)
-        varying = VaryingGraph(graph, given)
-        return compile_fixed(graph, example_inputs, given) if varying.is_fixed else varying
+        varying = VaryingGraph(graph, compile_options)
+        return compile_fixed(graph, example_inputs, compile_options) if varying.is_fixed else varying
     except DeplodockError as error:
         raise presented(error) from error.__cause__
 
@@ -324,8 +324,8 @@ class VaryingGraph:
                 self._programs[None] = self._graph
             return self._graph
         grad = torch.is_grad_enabled() and any(isinstance(t, torch.Tensor) and t.requires_grad for t in args)
-        objects = [i for i, a in enumerate(args) if _is_object(a) or isinstance(a, torch.Tensor) and _is_wrapper(a)]
-        if key[0] not in self._refused and not grad and not objects:
+        wrapped = any(_is_object(a) or isinstance(a, torch.Tensor) and _is_wrapper(a) for a in args)
+        if key[0] not in self._refused and not grad and not wrapped:
             program = self._compile_general(numbers, args)
             if program is None:
                 self._refused.add(key[0])
