@@ -23,14 +23,12 @@ from torch._dynamo.backends.common import aot_autograd
 from torch._functorch._aot_autograd.utils import make_boxed_func
 from torch._functorch.partitioners import min_cut_rematerialization_partition
 from torch._guards import tracing
-from torch._library.fake_class_registry import FakeScriptObject
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 from torch.amp.autocast_mode import _enter_autocast
 from torch.export import Dim
 from torch.fx import Graph, GraphModule, Node
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils import _pytree as pytree
-from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 from torch.utils.checkpoint import CheckpointPolicy
 
 from ..errors import CompileError, DeplodockError, ShapeError, UnsupportedError, presented
@@ -44,6 +42,7 @@ from .capture.eager_fallback import has_effects
 from .capture.features import FEATURES
 from .capture.graph_capture import capture_graph
 from .capture.tracing import stand_ins
+from .object_arguments import is_object, is_wrapper, object_arguments, with_objects
 
 LARGEST = 65535
 """Largest value of an integer argument that one program with symbols serves."""
@@ -140,7 +139,7 @@ def compile_fixed(graph: nn.Module, examples: Sequence[Any], options: Mapping[st
     tensors = [t for t in (*examples, *graph.parameters()) if isinstance(t, torch.Tensor)]
     graphs = (m.graph for m in graph.modules() if isinstance(m, GraphModule))
     switches = any(n.target in (_enter_autocast, torch._C._set_grad_enabled) for g in graphs for n in g.nodes)
-    if switches or any(map(_is_wrapper, tensors)) or torch.is_grad_enabled() and any(t.requires_grad for t in tensors):
+    if switches or any(map(is_wrapper, tensors)) or torch.is_grad_enabled() and any(t.requires_grad for t in tensors):
         return compile_with_gradients(graph, examples, options)
     examples = [_example(e) for e in examples]
     common = CommonMemory(graph, examples)
@@ -176,8 +175,8 @@ def compile_with_gradients(graph: nn.Module, examples: Sequence[Any], options: M
     """
 
     def compiler(part: GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
-        if objects := _object_arguments(part.graph):
-            return _with_objects(compiler, part, objects)
+        if objects := object_arguments(part.graph):
+            return with_objects(compiler, part, objects)
         compile_options = {name: value for name, value in options.items() if name != "fallback"}
         inputs_of_part = part.graph.find_nodes(op="placeholder")
         sizes = {i for i, n in enumerate(inputs_of_part) if isinstance(n.meta.get("val"), torch.SymInt)}
@@ -202,55 +201,6 @@ def compile_with_gradients(graph: nn.Module, examples: Sequence[Any], options: M
     replaced = stand_ins([f for f in FEATURES if f.name in ("known_sizes", "loops")])
     with sdpa_kernel(SDPBackend.MATH), replaced, above_autograd(), AddressedViews():
         return backend(graph, examples)  # pyright: ignore[reportArgumentType]
-
-
-def _is_wrapper(tensor: torch.Tensor) -> bool:
-    """Returns true for a tensor that AOTAutograd replaces by the tensors that it wraps, such as a `DTensor`."""
-    return is_traceable_wrapper_subclass(tensor) and not tensor.is_nested
-
-
-def _object_arguments(graph: Graph) -> list[Node]:
-    """Returns the arguments of a graph that are objects of PyTorch, such as a `DeviceMesh`, and no tensors or numbers.
-
-    AOTAutograd passes them through both graphs. No operator reads them.
-    """
-    arguments = graph.find_nodes(op="placeholder")
-    return [n for n in arguments if isinstance(n.meta.get("val"), FakeScriptObject) and _only_returned(n)]
-
-
-def _only_returned(node: Node) -> bool:
-    return all(user.op == "output" for user in node.users)
-
-
-def _with_objects(compiler: Callable[..., Run], part: GraphModule, objects: Sequence[Node]) -> Run:
-    """Compiles a graph without the arguments that are objects.
-
-    Args:
-        compiler: compiler of a graph of tensors.
-        part: the graph. It is changed.
-        objects: its arguments that are objects.
-
-    Returns:
-        a function of all arguments that returns all results.
-    """
-    graph, output = part.graph, part.graph.output_node()
-    positions = {node: i for i, node in enumerate(graph.find_nodes(op="placeholder"))}
-    results: Sequence[Any] = output.args[0]  # pyright: ignore[reportAssignmentType]
-    passed = {i: positions[r] for i, r in enumerate(results) if r in objects}
-    output.args = ([r for i, r in enumerate(results) if i not in passed],)
-    removed = {positions[node] for node in objects}
-    for node in objects:
-        graph.erase_node(node)
-    part.recompile()
-    program = compiler(part, ())
-
-    def run(*args: Any) -> list[Any]:
-        computed = list(program([a for i, a in enumerate(args) if i not in removed]))
-        for i, position in sorted(passed.items()):
-            computed.insert(i, args[position])
-        return computed
-
-    return make_boxed_func(run)
 
 
 def _partition(joint: GraphModule, *args: Any, **kwargs: Any) -> tuple[GraphModule, GraphModule]:
@@ -324,7 +274,7 @@ class VaryingGraph:
                 self._programs[None] = self._graph
             return self._graph
         grad = torch.is_grad_enabled() and any(isinstance(t, torch.Tensor) and t.requires_grad for t in args)
-        wrapped = any(_is_object(a) or isinstance(a, torch.Tensor) and _is_wrapper(a) for a in args)
+        wrapped = any(is_object(a) or isinstance(a, torch.Tensor) and is_wrapper(a) for a in args)
         if key[0] not in self._refused and not grad and not wrapped:
             program = self._compile_general(numbers, args)
             if program is None:
@@ -332,7 +282,7 @@ class VaryingGraph:
             else:
                 self._general.setdefault(key[0], []).extend([program] if program is not self else [])
                 return program
-        tensors = [i for i, a in enumerate(args) if (isinstance(a, torch.Tensor) or _is_object(a)) and i not in numbers]
+        tensors = [i for i, a in enumerate(args) if (isinstance(a, torch.Tensor) or is_object(a)) and i not in numbers]
         constants = {i: _number(a) for i, a in enumerate(args) if i not in tensors}
         run = compile_fixed(with_numbers(self._graph, constants), [args[i] for i in tensors], self._options)
         self._programs[key] = lambda *args: run(*(args[i] for i in tensors))
@@ -367,15 +317,6 @@ class VaryingGraph:
 
 def _is_symbol(value: Any) -> bool:
     return isinstance(value, torch.SymInt | torch.SymFloat | torch.SymBool)
-
-
-def _is_object(value: Any) -> bool:
-    """Returns true for an argument that is an object of PyTorch, such as a `DeviceMesh`."""
-    return (
-        value is not None
-        and not isinstance(value, torch.Tensor | int | float | complex | str)
-        and not _is_symbol(value)
-    )
 
 
 def _is_boxed_number(placeholder: Node) -> bool:
