@@ -13,7 +13,7 @@ from onnx import AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProt
 from onnx.reference import ReferenceEvaluator
 
 from ...errors import CompileError
-from .files import DOMAINS, OLDEST
+from .files import OLDEST, domain_of
 from .limits import DEEPEST_NESTING, Budget, check_memory, graphs_of
 from .registry import CONTRACTIONS, HOST_RULES, POINTWISE, RULES, STRUCTURES, ControlNode, Rule
 from .values import LARGEST_KNOWN, NUMBERS, Env, HostArray, OnnxError, Stored, Value, array_of, reason_of, shown
@@ -36,7 +36,7 @@ elementwise ones. Their results are bounded by the sizes of their inputs: no num
 
 def versions_of(imports: ModelProto | FunctionProto) -> dict[str, int]:
     """Returns the versions of the operator sets that a model or a function imports, by domain."""
-    return {"" if o.domain in DOMAINS else o.domain: o.version for o in imports.opset_import}
+    return {domain_of(o): o.version for o in imports.opset_import}
 
 
 def names_of(node: NodeProto) -> set[str]:
@@ -49,8 +49,7 @@ def free_names(graph: GraphProto) -> set[str]:
     defined = {*(i.name for i in graph.input), *(i.name for i in graph.initializer)}
     free = set[str]()
     for node in graph.node:
-        free |= {*node.input} - defined
-        free |= {n for a in node.attribute for g in graphs_of(a) for n in free_names(g)} - defined
+        free |= names_of(node) - defined
         defined |= {*node.output}
     return (free | {o.name for o in graph.output} - defined) - {""}
 
@@ -109,7 +108,7 @@ class Evaluator:
                 check_memory(value.shape, value.element_size(), f"the result {name!r}")
 
     def _evaluate(self, node: NodeProto, env: Env, bound: Mapping[str, AttributeProto]) -> Sequence[Value]:
-        domain = "" if node.domain in DOMAINS else node.domain
+        domain = domain_of(node)
         missing = [name for name in node.input if name and name not in env]
         if missing:
             raise OnnxError(f"the value {missing[0]!r} has no definition before its use")
@@ -238,19 +237,22 @@ class Evaluator:
             inputs: its inputs; inputs at the end may be missing.
             attributes: attributes of the call.
         """
-        self._check_depth()
         if len(inputs) > len(function.input):
             raise OnnxError(f"expected at most {len(function.input)} inputs, but got {len(inputs)}")
         defaults = {a.name: a for a in function.attribute_proto}
         env: Env = dict(zip(function.input, (*inputs, *[None] * len(function.input)), strict=False))
-        inside = Evaluator(self.module)
-        inside.opsets, inside.budget, inside.depth = self.opsets | versions_of(function), self.budget, self.depth + 1
+        inside = self._nested()
+        inside.opsets = self.opsets | versions_of(function)
         inside.run(function.node, env, {**defaults, **attributes})
         return [env.get(name) for name in function.output]
 
-    def _check_depth(self) -> None:
+    def _nested(self) -> Evaluator:
+        """Returns an evaluator for a function or a subgraph. Raises OnnxError if it is nested too deeply."""
         if self.depth >= DEEPEST_NESTING:
             raise OnnxError(f"expected functions and subgraphs nested at most {DEEPEST_NESTING} deep")
+        inside = Evaluator(self.module)
+        inside.opsets, inside.budget, inside.depth = self.opsets, self.budget, self.depth + 1
+        return inside
 
     def subgraph(self, graph: GraphProto, inputs: Sequence[Value], env: Env) -> list[Value]:
         """Evaluates a subgraph, which may use the values of the graph that contains it.
@@ -263,15 +265,12 @@ class Evaluator:
         Returns:
             The results of the subgraph.
         """
-        self._check_depth()
         if len(graph.input) != len(inputs):
             raise OnnxError(f"expected a subgraph with {len(inputs)} inputs, but it has {len(graph.input)}")
         inner = {**env, **dict(zip((i.name for i in graph.input), inputs, strict=True))}
         for tensor in graph.initializer:
             inner[tensor.name] = array_of(tensor)
-        self.depth += 1
-        self.run(graph.node, inner)
-        self.depth -= 1
+        self._nested().run(graph.node, inner)
         return [value_of(inner, o.name) for o in graph.output]
 
 

@@ -6,10 +6,10 @@ import os
 from collections.abc import Iterator
 
 import onnx
-from onnx import GraphProto, ModelProto, TensorProto
+from onnx import GraphProto, ModelProto, NodeProto, OperatorSetIdProto, TensorProto
 from onnx.external_data_helper import load_external_data_for_model
 
-from .limits import check_nodes
+from .limits import check_nodes, graphs_of
 from .values import OnnxError, reason_of
 
 OLDEST = 13
@@ -20,6 +20,11 @@ LARGEST_CHECKED_BYTES = 1 << 16
 
 DOMAINS = ("", "ai.onnx")
 """Names of the domain of ONNX itself."""
+
+
+def domain_of(entry: NodeProto | OperatorSetIdProto) -> str:
+    """Returns the domain of a node or an operator set. The domain of ONNX itself is empty."""
+    return "" if entry.domain in DOMAINS else entry.domain
 
 
 def read_model(path: str | os.PathLike[str]) -> ModelProto:
@@ -66,7 +71,7 @@ def check(model: ModelProto) -> None:
 
 
 def _check_versions(model: ModelProto) -> None:
-    domains = ["" if o.domain in DOMAINS else o.domain for o in model.opset_import]
+    domains = [domain_of(o) for o in model.opset_import]
     if twice := [d for d in domains if domains.count(d) > 1]:
         raise OnnxError(f"expected one operator set for each domain, but got several for {twice[0] or 'ai.onnx'!r}")
 
@@ -77,7 +82,7 @@ def _constants(graph: GraphProto) -> Iterator[TensorProto]:
     for node in graph.node:
         for attribute in node.attribute:
             yield from [attribute.t] if attribute.HasField("t") else attribute.tensors
-            for inner in [attribute.g] if attribute.HasField("g") else attribute.graphs:
+            for inner in graphs_of(attribute):
                 yield from _constants(inner)
 
 
