@@ -133,12 +133,11 @@ def _corners(
     Rows have the shape [boxes, bins, samples * 2], and columns likewise. The weight of a pixel is the product of both
     weights, divided by the number of samples.
     """
-    rows, row_weights = _bilinear(*_box_samples(rois, scale, bins[0], grid, size[0], 1, aligned), size[0])
-    columns, column_weights = _bilinear(*_box_samples(rois, scale, bins[1], grid, size[1], 0, aligned), size[1])
-    heights, widths = (
-        (_box_samples(rois, scale, bins[a], grid, size[a], 1 - a, aligned)[1][:, 0].sum(-1)) for a in (0, 1)
-    )
-    count = (heights * widths).clamp(min=1).to(rois.dtype)
+    y, in_height = _box_samples(rois, scale, bins[0], grid, size[0], 1, aligned)
+    rows, row_weights = _bilinear(y, in_height, size[0])
+    x, in_width = _box_samples(rois, scale, bins[1], grid, size[1], 0, aligned)
+    columns, column_weights = _bilinear(x, in_width, size[1])
+    count = (in_height[:, 0].sum(-1) * in_width[:, 0].sum(-1)).clamp(min=1).to(rois.dtype)
     return rows.flatten(2), row_weights.flatten(2), columns.flatten(2), column_weights.flatten(2), count
 
 
