@@ -22,8 +22,7 @@ from ....dialects.payload import element_type
 from ....dialects.shapes.extents import Extent, extents_of, most, typical
 from ....dialects.tensor import ReductionKind, ScatterOp
 from ....dialects.tensor.builder import Builder, dims
-from ....dialects.tensor.contraction import contract
-from ....dialects.tensor.views import gathered, reshape_to
+from ....dialects.tensor.views import gathered, permuted, pick, reshape_to
 from ....errors import ShapeError
 from .matmul import product
 from .registry import decomposes
@@ -101,24 +100,15 @@ class Groups:
         ended = b.cmp("le", b.place(values, [1], space), b.iota(0, space, self.element))
         return b.reduce("add", b.cast(ended, self.element), [1])
 
-    def of_group(self, b: Builder, values: SSAValue, group: SSAValue) -> SSAValue:
-        """Returns the element of `values` for each number in `group`, and 0 for a number that is no group.
-
-        Args:
-            b: Builder of the operator.
-            values: Tensor with one element for each group.
-            group: Numbers of groups.
-        """
-        return gathered(b, values, [AffineExpr.symbol(0)], extents_of(group.type), [group])
-
     def rows(self, b: Builder) -> tuple[SSAValue, SSAValue]:
         """Returns the group of each tile, and the row of each place in each tile, which is -1 for padding."""
         space = [self.tiles, self.tile]
+        # A tile without a group has a number that is outside of the tensors. For it, a gather reads 0.
         group = self.count(b, self.last, self.tiles)
-        number = b.sub(b.iota(0, space[:1], self.element), self.of_group(b, self.first, group))
-        begin = b.add(self.of_group(b, self.starts, group), b.scaled(number, self.tile))
+        number = b.sub(b.iota(0, space[:1], self.element), pick(b, self.first, 0, group))
+        begin = b.add(pick(b, self.starts, 0, group), b.scaled(number, self.tile))
         row = b.add(b.place(begin, [0], space), b.iota(1, space, self.element))
-        inside = b.cmp("lt", row, b.place(self.of_group(b, self.ends, group), [0], space))
+        inside = b.cmp("lt", row, b.place(pick(b, self.ends, 0, group), [0], space))
         # A gather reads 0 at a row that is outside of the tensor.
         return group, b.select(inside, row, b.like(row, -1))
 
@@ -144,27 +134,25 @@ def grouped_rows(b: Builder, x: SSAValue, w: SSAValue, offs: SSAValue) -> SSAVal
     of_rows, of_groups = [*space, inner], [space[0], inner, columns]
     lhs = gathered(b, x, [s, d2], of_rows, [b.place(row, [0, 1], of_rows)])
     rhs = gathered(b, w, [s, d1, d2], of_groups, [b.place(group, [0], of_groups)])
-    y = contract(b, lhs, [0, 1, 3], rhs, [0, 3, 2], [*space, columns, inner], 1)
-    y = b.cast(y, b.result_element)
-    return _at_rows(b, y, at, rows)
+    return _at_rows(b, b.cast(product(b, lhs, rhs), b.result_element), at, rows)
 
 
 def _at_rows(b: Builder, y: SSAValue, at: Groups, rows: Extent) -> SSAValue:
     """Returns the rows of `y`, a tensor of shape [tiles, tile, n], in their order before the padding."""
     tiles, tile, columns = extents_of(y.type)
     group = at.count(b, at.ends, rows)
-    first, start = (b.place(at.of_group(b, v, group), [0], [rows]) for v in (at.first, at.starts))
+    first, start = (b.place(pick(b, v, 0, group), [0], [rows]) for v in (at.first, at.starts))
     place = b.add(b.scaled(first, tile), b.sub(b.iota(0, [rows], at.element), start))
     exists = b.cmp("lt", group, extents_of(at.ends.type)[0])
     place = b.select(exists, place, b.like(place, -1))
-    s, (_, d1) = AffineExpr.symbol(0), dims(2)
     shape = [rows, columns]
     index = b.place(place, [0], shape)
     if isinstance(tiles, int):
-        return gathered(b, reshape_to(b, y, [tiles * at.tile, columns]), [s, d1], shape, [index])
+        return pick(b, reshape_to(b, y, [tiles * at.tile, columns]), 0, index)
     size = b.constant(at.tile, shape, at.element)
     quotient = b.floordiv(index, size)
-    return gathered(b, y, [s, AffineExpr.symbol(1), d1], shape, [quotient, b.sub(index, b.mul(quotient, size))])
+    coordinates = [AffineExpr.symbol(0), AffineExpr.symbol(1), AffineExpr.dimension(1)]
+    return gathered(b, y, coordinates, shape, [quotient, b.sub(index, b.mul(quotient, size))])
 
 
 def grouped_sums(b: Builder, x: SSAValue, y: SSAValue, offs: SSAValue) -> SSAValue:
@@ -185,7 +173,7 @@ def grouped_sums(b: Builder, x: SSAValue, y: SSAValue, offs: SSAValue) -> SSAVal
     of_columns, of_rows = [at.tiles, m, at.tile], [at.tiles, at.tile, n]
     lhs = gathered(b, x, [d1, s], of_columns, [b.place(row, [0, 2], of_columns)])
     rhs = gathered(b, y, [s, d2], of_rows, [b.place(row, [0, 1], of_rows)])
-    parts = contract(b, lhs, [0, 1, 3], rhs, [0, 3, 2], [at.tiles, m, n, at.tile], 1)
+    parts = product(b, lhs, rhs)
     # A group has few tiles. A tile without a group has a number that is outside of the result, and is dropped.
     shape, space = [*extents_of(offs.type), m, n], extents_of(parts.type)
     init, index = b.constant(0, shape, element_type(parts.type)), b.place(group, [0], space)
@@ -231,6 +219,5 @@ def grouped_mm(
 
 def transposed(b: Builder, x: SSAValue) -> SSAValue:
     """Returns `x` with its last two dimensions exchanged."""
-    *batch, rows, columns = extents_of(x.type)
-    at = dims(len(batch) + 2)
-    return b.map(x, [*at[:-2], at[-1], at[-2]], [*batch, columns, rows])
+    rank = len(extents_of(x.type))
+    return permuted(b, x, [*range(rank - 2), rank - 1, rank - 2])
