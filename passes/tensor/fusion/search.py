@@ -20,7 +20,7 @@ from math import inf, prod
 
 from xdsl.context import Context
 from xdsl.dialects.func import FuncOp
-from xdsl.ir import Operation, SSAValue
+from xdsl.ir import SSAValue
 
 from ....dialects.kernel import aligned
 from ....dialects.payload import CastOp, tensor_bytes
@@ -104,6 +104,9 @@ class Search:
         self.gathers = any(isinstance(op, GatherOp) for op in self.function.body.block.ops)
         self.number = {value: i for i, value in enumerate(self.values)}
         self.fixed = {self.number[value] for value in self.required if value in self.number}
+        sums = {i for i, value in enumerate(self.values) if isinstance(value.owner, ReduceOp | PrefixScanOp)}
+        self.boundaries = self.fixed | sums
+        """Candidates that are not computed in the kernel of a sum that uses them (`_operands`)."""
         self.card = self.target.fusion or self.target
         """Target whose rates the cost model of fusion uses. It is the same for all cards of a table, so that they get
         the same plans."""
@@ -263,20 +266,10 @@ class Search:
         """Returns the candidates from which the terms of a sum are computed, up to the nearest other sums.
 
         Returns 0 for a value that is no conversion or view of a sum."""
-        op = self.values[value].owner
-        while isinstance(op, IndexMapOp | CastOp):
-            op = op.operands[0].owner
-        operands, todo, visited = 0, [op.source] if isinstance(op, ReduceOp) else [], set[SSAValue]()
-        while todo:
-            operand = todo.pop()
-            if operand in visited:
-                continue
-            visited.add(operand)
-            if isinstance(operand.owner, Operation) and not isinstance(operand.owner, Call | ReduceOp | PrefixScanOp):
-                number = self.number.get(operand)
-                operands |= 0 if number is None or number in self.fixed else 1 << number
-                todo += operand.owner.operands
-        return operands
+        source = self.values[value]
+        while isinstance(source.owner, IndexMapOp | CastOp):
+            source = source.owner.operands[0]
+        return self._computed(self.number[source], self.boundaries)[0] if isinstance(source.owner, ReduceOp) else 0
 
     def _has_tiles(self, root: int, inlined: int) -> bool:
         """Returns true if the kernel (`root`, `inlined`) has a contraction with rows and columns."""
