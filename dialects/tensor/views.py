@@ -17,7 +17,7 @@ from xdsl.ir.affine import AffineExpr, AffineMap
 
 from ...errors import ShapeError
 from .. import tensor
-from ..shapes.binding import Algebra, Polynomial
+from ..shapes.binding import Algebra, Polynomial, constant, plus
 from ..shapes.extents import Extent, SymbolAttr, extents_of, extents_text, fixed, static
 from .builder import Builder, dims
 
@@ -217,6 +217,22 @@ def sliced(b: Builder, x: SSAValue, dim: int, start: int, size: Extent, step: in
     exprs[dim] = shifted(exprs[dim] if step == 1 else exprs[dim] * step, start)
     shape[dim] = size
     return b.map(x, exprs, shape)
+
+
+def flipped(b: Builder, x: SSAValue, dim: int) -> SSAValue:
+    """Returns `x` with the elements along a dimension in reverse order.
+
+    Args:
+        b: Builder of the operator.
+        x: Tensor.
+        dim: Dimension, not negative.
+    """
+    shape = extents_of(x.type)
+    extent = shape[dim]
+    if isinstance(extent, SymbolAttr):
+        last = b.measured(plus(b.algebra.of(extent), constant(-1)), shape, i64)
+        return pick(b, x, dim, b.sub(last, b.iota(dim, shape)))
+    return x if extent == 1 else sliced(b, x, dim, extent - 1, extent, -1)
 
 
 def selected(b: Builder, x: SSAValue, dim: int, index: int) -> SSAValue:

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from xdsl.dialects.builtin import i1, i64
+from xdsl.dialects.builtin import i1
 from xdsl.ir import SSAValue
 from xdsl.ir.affine import AffineExpr
 
 from ....dialects.shapes.binding import Polynomial, constant, plus
-from ....dialects.shapes.extents import Extent, SymbolAttr, extents_of
+from ....dialects.shapes.extents import Extent, extents_of
 from ....dialects.tensor.builder import Bound, dims
 from ....dialects.tensor.concatenation import joined
-from ....dialects.tensor.views import permuted, pick, reshape_to, shifted, sliced
+from ....dialects.tensor.views import flipped, permuted, reshape_to, shifted, sliced
 from ..registry import Builder, HloOperation, number_of, rule
 
 
@@ -63,13 +63,7 @@ def sliced_by(b: Builder, x: SSAValue, dim: int, start: int, limit: int, step: i
 @rule("stablehlo.reverse")
 def reverse(b: Builder, op: HloOperation, x: SSAValue) -> SSAValue:
     for dim in op.ints("dimensions"):
-        shape = extents_of(x.type)
-        extent = shape[dim]
-        if isinstance(extent, SymbolAttr):
-            last = b.measured(plus(b.algebra.of(extent), constant(-1)), shape, i64)
-            x = pick(b, x, dim, b.sub(last, b.iota(dim, shape)))
-        elif extent > 1:
-            x = sliced(b, x, dim, extent - 1, extent, -1)
+        x = flipped(b, x, dim)
     return x
 
 

@@ -12,7 +12,7 @@ from ....dialects.payload import element_type
 from ....dialects.shapes.extents import extents_of, static
 from ....dialects.tensor import ReductionKind, identity
 from ....dialects.tensor.builder import dims
-from ....dialects.tensor.views import permuted, sliced
+from ....dialects.tensor.views import flipped, permuted
 from ....dialects.tensor.windows import Window, dilated, offsets, pooled, sliding
 from ..registry import Body, Builder, HloOperation, rule
 from .integers import ordered
@@ -85,12 +85,7 @@ def _scanned(b: Builder, kind: str, x: SSAValue, dim: int, window: Window) -> SS
     """Returns the scan along one dimension whose windows satisfy `_is_scan`; with a shift of 0 it starts at the end."""
     if window.shift or window.extent == 1:
         return b.scan(kind, x, dim)
-    return _reversed(b, b.scan(kind, _reversed(b, x, dim), dim), dim)
-
-
-def _reversed(b: Builder, x: SSAValue, dim: int) -> SSAValue:
-    n = static(extents_of(x.type))[dim]
-    return sliced(b, x, dim, n - 1, n, -1) if n > 1 else x
+    return flipped(b, b.scan(kind, flipped(b, x, dim), dim), dim)
 
 
 def _scanned_by_doubling(
@@ -98,7 +93,7 @@ def _scanned_by_doubling(
 ) -> list[SSAValue]:
     """Returns the scan by a region, in a number of steps that is the logarithm of the number of elements."""
     backwards = not window.shift
-    parts = [_reversed(b, v, dim) if backwards else v for v in values]
+    parts = [flipped(b, v, dim) if backwards else v for v in values]
     shape = static(extents_of(parts[0].type))
     distance = 1
     while distance < shape[dim]:
@@ -109,7 +104,7 @@ def _scanned_by_doubling(
         both = body(b, [*earlier, *parts])
         parts = [b.select(inside, combined, v) for combined, v in zip(both, parts, strict=True)]
         distance *= 2
-    return [_reversed(b, v, dim) if backwards else v for v in parts]
+    return [flipped(b, v, dim) if backwards else v for v in parts]
 
 
 def _pooled(b: Builder, kind: ReductionKind, x: SSAValue, over: Sequence[int], windows: Sequence[Window]) -> SSAValue:

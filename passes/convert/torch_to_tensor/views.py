@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import prod
 
-from xdsl.dialects.builtin import i64
 from xdsl.ir import SSAValue
 from xdsl.ir.affine import AffineExpr
 
@@ -20,7 +19,7 @@ from ....dialects.payload import shape_of
 from ....dialects.shapes.binding import Polynomial, constant, divided, plus
 from ....dialects.shapes.extents import Extent, SymbolAttr, extents_of, extents_text, fixed, least, most, static
 from ....dialects.tensor.builder import Builder, dims, normal_dim, normal_dims
-from ....dialects.tensor.views import moved, permuted, pick, reshape_to, selected, shifted, sliced
+from ....dialects.tensor.views import flipped, moved, permuted, reshape_to, selected, shifted, sliced
 from ....errors import ShapeError
 from .creation import filled
 from .registry import decomposes
@@ -91,12 +90,7 @@ def expand(b: Builder, self: SSAValue, size: Sequence[Extent], implicit: bool) -
 def flip(b: Builder, self: SSAValue, dims: Sequence[int]) -> SSAValue:
     shape = extents_of(self.type)
     for dim in sorted({normal_dim(d, len(shape)) for d in dims}) if shape else []:
-        extent = shape[dim]
-        if isinstance(extent, SymbolAttr):
-            last = b.measured(plus(b.algebra.of(extent), constant(-1)), shape, i64)
-            self = pick(b, self, dim, b.sub(last, b.iota(dim, shape)))
-        elif extent != 1:
-            self = sliced(b, self, dim, extent - 1, extent, -1)
+        self = flipped(b, self, dim)
     return self
 
 
