@@ -127,7 +127,7 @@ def _reshape_by_position(
 def gathered(
     b: Builder, source: SSAValue, exprs: Sequence[AffineExpr], shape: Sequence[Extent], indices: Sequence[SSAValue]
 ) -> SSAValue:
-    """Returns a gather from `source`.
+    """Returns a gather from `source`, or a view if no coordinate is computed.
 
     Args:
         b: Builder of the operator.
@@ -136,6 +136,8 @@ def gathered(
         shape: Shape of the result.
         indices: Integer tensors of shape `shape`.
     """
+    if not indices:
+        return b.map(source, exprs, shape)
     map = AffineMap(len(shape), len(indices), tuple(exprs))
     return b.insert(tensor.GatherOp(source, map, indices))
 

@@ -95,7 +95,7 @@ def dynamic_slice(b: Builder, op: HloOperation, x: SSAValue, *_: SSAValue) -> SS
             continue
         exprs[d] = AffineExpr.symbol(len(indices))
         indices.append(offset_by(b, start, d, sizes))
-    return gathered(b, x, exprs, sizes, indices) if indices else b.map(x, exprs, sizes)
+    return gathered(b, x, exprs, sizes, indices)
 
 
 def offset_by(b: Builder, start: SSAValue, dim: int, shape: Sequence[Extent]) -> SSAValue:
@@ -189,10 +189,8 @@ def gather_slices(b: Builder, op: HloOperation, x: SSAValue, index: SSAValue, si
     position = dict(zip([d for d in range(len(places)) if d != vector], batch, strict=True))
     sliced = [d for d in range(len(source)) if d not in (*collapsed, *batching)]
     offset = dict(zip(sliced, offsets, strict=True))
-    shape = [
-        places[{v: k for k, v in position.items()}[d]] if d in batch else sizes[sliced[offsets.index(d)]]
-        for d in range(rank)
-    ]
+    extent_of = {d: places[q] for q, d in position.items()} | {d: sizes[s] for s, d in offset.items()}
+    shape = [extent_of[d] for d in range(rank)]
     exprs = list[AffineExpr]()
     indices = list[SSAValue]()
     for d, extent in enumerate(source):
@@ -210,4 +208,4 @@ def gather_slices(b: Builder, op: HloOperation, x: SSAValue, index: SSAValue, si
             indices.append(offset_by(b, start, offset[d], shape) if d in offset else start)
             expr = AffineExpr.symbol(len(indices) - 1)
         exprs.append(expr)
-    return gathered(b, x, exprs, shape, indices) if indices else b.map(x, exprs, shape)
+    return gathered(b, x, exprs, shape, indices)

@@ -161,11 +161,7 @@ def _combined(b: Builder, x: SSAValue, updates: SSAValue, windows: _Windows, kin
 def _read(b: Builder, x: SSAValue, windows: _Windows) -> SSAValue:
     """Returns the present value at the position of each update; an arbitrary one for an illegal position."""
     writes = windows.writes(b)
-    return (
-        gathered(b, x, writes.at, windows.space, writes.indices)
-        if writes.indices
-        else b.map(x, writes.at, windows.space)
-    )
+    return gathered(b, x, writes.at, windows.space, writes.indices)
 
 
 def _one_window(b: Builder, x: SSAValue, updates: SSAValue, windows: _Windows) -> SSAValue:
@@ -213,7 +209,7 @@ def _one_window(b: Builder, x: SSAValue, updates: SSAValue, windows: _Windows) -
         if size > 1:
             at[windows.window[d]] = AffineExpr.symbol(len(places))
             places.append(distance)
-    written = gathered(b, updates, at, shape, places) if places else b.map(updates, at, shape)
+    written = gathered(b, updates, at, shape, places)
     return b.select(inside, written, x)
 
 
