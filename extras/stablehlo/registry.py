@@ -26,11 +26,11 @@ from typing import TypeAlias, TypeVar
 from xdsl.ir import SSAValue
 
 from ...dialects import tensor
-from ...dialects.payload import ConstantOp
+from ...dialects.payload import ConstantOp, element_type
 from ...dialects.tensor.builder import Builder
 from .operation import Body, HloOperation, HloType
 
-__all__ = ["Body", "Builder", "HloOperation", "HloType", "Results", "number_of", "rule"]
+__all__ = ["Body", "Builder", "HloOperation", "HloType", "Results", "is_identity", "number_of", "rule"]
 
 Results: TypeAlias = SSAValue | Sequence[SSAValue]
 Rule: TypeAlias = Callable[..., Results]
@@ -70,3 +70,8 @@ def number_of(x: SSAValue) -> float | int | None:
     while isinstance(op, tensor.IndexMapOp) and op.fill is None:
         op = op.source.owner
     return op.scalar if isinstance(op, ConstantOp) else None
+
+
+def is_identity(kind: str, x: SSAValue) -> bool:
+    """Returns true if all elements of a tensor are the identity of a reduction kind; both zeros for a sum."""
+    return number_of(x) == tensor.identity(tensor.ReductionKind(kind), element_type(x.type))

@@ -15,7 +15,8 @@ from xdsl.ir import Attribute, Operation, SSAValue
 from ....dialects.payload import element_type, is_float, with_element
 from ....dialects.shapes.extents import extents_of
 from ....dialects.tensor.builder import width_of
-from ..registry import Builder, HloOperation, number_of, rule
+from ..operation import MONOIDS
+from ..registry import Builder, HloOperation, is_identity, number_of, rule
 from . import integers
 
 _UNARY: dict[str, type[Operation]] = {
@@ -58,6 +59,23 @@ def rounded(b: Builder, op: HloOperation, compute: Callable[..., SSAValue], *ope
     return b.cast(compute(*(b.working(x) for x in operands)), op.element)
 
 
+def monoid(b: Builder, op: HloOperation, combine: Callable[..., SSAValue], x: SSAValue, y: SSAValue) -> SSAValue:
+    """Returns the result of an operation of `MONOIDS`, which is an operand if the other one has no effect.
+
+    Args:
+        b: builder of the operation.
+        op: the operation.
+        combine: function of two tensors.
+        x: left operand.
+        y: right operand.
+    """
+    for value, other in ((x, y), (y, x)):
+        # A sum with the float +0 turns -0 into +0.
+        if is_identity(MONOIDS[op.name], other) and str(number_of(other)) != "0.0":
+            return value
+    return rounded(b, op, combine, x, y)
+
+
 APPROXIMATE = FastMathFlagsAttr((FastMathFlag.APPROX_FUNC,))
 
 
@@ -71,10 +89,7 @@ def unary(b: Builder, op: HloOperation, x: SSAValue) -> SSAValue:
 
 @rule("stablehlo.add")
 def add(b: Builder, op: HloOperation, x: SSAValue, y: SSAValue) -> SSAValue:
-    for value, other in ((x, y), (y, x)):
-        if is_identity("add", other):
-            return value
-    return rounded(b, op, b.add, x, y)
+    return monoid(b, op, b.add, x, y)
 
 
 @rule("stablehlo.subtract")
@@ -86,10 +101,7 @@ def subtract(b: Builder, op: HloOperation, x: SSAValue, y: SSAValue) -> SSAValue
 
 @rule("stablehlo.multiply")
 def multiply(b: Builder, op: HloOperation, x: SSAValue, y: SSAValue) -> SSAValue:
-    for value, other in ((x, y), (y, x)):
-        if number_of(other) == 1:
-            return value
-    return rounded(b, op, b.mul, x, y)
+    return monoid(b, op, b.mul, x, y)
 
 
 @rule("stablehlo.divide")
@@ -114,26 +126,7 @@ def extremum(b: Builder, op: HloOperation, x: SSAValue, y: SSAValue) -> SSAValue
     largest = op.name == "stablehlo.maximum"
     if op.unsigned:
         return integers.extremum(b, x, y, largest)
-    for value, other in ((x, y), (y, x)):
-        if is_identity("max" if largest else "min", other):
-            return value
-    return rounded(b, op, b.maximum if largest else b.minimum, x, y)
-
-
-def is_identity(kind: str, x: SSAValue) -> bool:
-    """Returns true if a tensor has no effect as an operand of `add`, `mul`, `max`, `min`, `and`, `or` or `xor`.
-
-    A sum with +0 turns -0 into +0, so only -0 counts for floats.
-    """
-    number, width = number_of(x), width_of(element_type(x.type))
-    if number is None:
-        return False
-    if is_float(x.type):
-        numbers = {"add": (-0.0,), "mul": (1.0,), "max": (float("-inf"),), "min": (float("inf"),)}.get(kind, ())
-        return any(str(float(number)) == str(n) for n in numbers)
-    ones = 1 if width == 1 else -1
-    least = 0 if width == 1 else integers.least(width)
-    return number == {"mul": 1, "max": least, "min": ~least if width > 1 else 1, "and": ones}.get(kind, 0)
+    return monoid(b, op, b.maximum if largest else b.minimum, x, y)
 
 
 @rule("stablehlo.power")

@@ -14,9 +14,8 @@ from xdsl.ir import Attribute, SSAValue
 from ....dialects import tensor
 from ....dialects.payload import element_type, is_float
 from ....dialects.shapes.extents import extents_of
-from ..registry import Builder, HloOperation, number_of, rule
+from ..registry import Builder, HloOperation, is_identity, number_of, rule
 from ..selections import Selection, selection_of
-from .elementwise import is_identity
 from .integers import ordered
 from .trees import reduced_by_tree
 
@@ -76,7 +75,7 @@ def combined(
     """
     flips = unsigned and kind in ("max", "min")
     first = ordered(b, initial, True) if flips else initial
-    if not (_is_least(kind, initial) if flips else has_no_effect(kind, initial)):
+    if not (_is_least(kind, initial) if flips else is_identity(kind, initial)):
         other = ordered(b, reduced, True) if flips else reduced
         first = b.broadcast(b.working(first), extents_of(reduced.type))
         reduced = b.insert(tensor.combine(tensor.ReductionKind(kind), other, first))
@@ -87,13 +86,6 @@ def combined(
 def _is_least(kind: str, x: SSAValue) -> bool:
     """Returns true for the identity of a maximum or minimum of unsigned integers."""
     return number_of(x) == (0 if kind == "max" else -1)
-
-
-def has_no_effect(kind: str, initial: SSAValue) -> bool:
-    """Returns true if an initial value changes no reduction of a kind. Sums start with +0, as in XLA."""
-    number = number_of(initial)
-    is_zero = kind == "add" and number is not None and str(float(number)) == "0.0"
-    return is_zero or is_identity(kind, initial)
 
 
 def _selected(
