@@ -393,6 +393,11 @@ def constant(value: int) -> Polynomial:
     return _polynomial([((), value)])
 
 
+def variable(name: str) -> Polynomial:
+    """Returns the polynomial that is one size."""
+    return _polynomial([((("size", name),), 1)])
+
+
 def plus(a: Polynomial, b: Polynomial, factor: int = 1) -> Polynomial:
     """Returns `a + factor * b`.
 
@@ -457,7 +462,7 @@ class Algebra:
             # Read again, because some quotients are now known to be exact.
             algebra._meaning, algebra._names = {}, {}
             for symbol, divisor, quotient in multiples:
-                meaning = _polynomial([((("size", quotient.hint),), divisor)])
+                meaning = times(variable(quotient.hint), constant(divisor))
                 algebra._meaning[symbol] = meaning
                 algebra._names[meaning] = symbol
             algebra._read(derived)
@@ -468,7 +473,7 @@ class Algebra:
         for d in derived:
             operands = [self.of(o) for o in d.operands]
             results = [_evaluated(result, operands) for result in d.map.data.results]
-            meaning = _polynomial([((("size", d.symbol.hint),), 1)])
+            meaning = variable(d.symbol.hint)
             if d.kind.data == "product":
                 meaning = reduce(times, results)
             elif d.kind.data == "remainder" and d.symbol.maximum == 0:
@@ -527,7 +532,7 @@ class Algebra:
         if isinstance(extent, int):
             return constant(extent)
         if extent not in self._meaning:
-            self._meaning[extent] = polynomial = _polynomial([((("size", extent.hint),), 1)])
+            self._meaning[extent] = polynomial = variable(extent.hint)
             self._names[polynomial] = extent
         return self._meaning[extent]
 

@@ -18,11 +18,11 @@ from typing import TYPE_CHECKING, Any, cast
 from jaxlib.mlir import ir
 from xdsl.ir import Block
 
-from ...dialects.shapes.binding import Polynomial, constant, divided, plus, times
+from ...dialects.shapes.binding import CONDITION, Polynomial, constant, divided, plus, times, variable
 from ...dialects.shapes.extents import Extent, SymbolAttr, tensor_of
 from ...errors import UnsupportedError
 from .operation import HloOperation
-from .sizes import coefficients, variable
+from .sizes import coefficients
 from .types import HloType, type_of
 
 if TYPE_CHECKING:
@@ -94,7 +94,7 @@ class _Solver:
             self.table.algebra.of(symbol)
         for number, (kind, value) in enumerate(further):
             most = 0 if kind == "EQ" else LARGEST_DIFFERENCE
-            self.table.define(self._final(value), f"condition{number}", 0, most)
+            self.table.define(self._final(value), f"{CONDITION}{number}", 0, most)
         return [tuple(n if isinstance(n, int) else self._extent(n) for n in dims) for dims in self.dims]
 
     def _extent(self, provisional: SymbolAttr) -> Extent:

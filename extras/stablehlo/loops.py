@@ -18,14 +18,14 @@ from xdsl.dialects.builtin import i1, i32, i64
 from xdsl.ir import Attribute, Operation, SSAValue
 
 from ...dialects.payload import CastOp, element_type
-from ...dialects.shapes.binding import Polynomial, constant, plus, times
+from ...dialects.shapes.binding import Polynomial, constant, plus, times, variable
 from ...dialects.shapes.extents import Extent, extents_of
 from ...dialects.tensor.builder import Builder, dims
 from ...dialects.tensor.folds import fold
 from ...dialects.tensor.views import reshape_to, shifted
 from .operation import Body, HloOperation
 from .registry import number_of
-from .sizes import coefficients, variable
+from .sizes import coefficients
 
 if TYPE_CHECKING:
     from .importer import Frame

@@ -15,7 +15,7 @@ from jaxlib.mlir import ir
 from xdsl.dialects.builtin import IntegerType
 from xdsl.ir.affine import AffineExpr, AffineMap
 
-from ...dialects.shapes.binding import Algebra, DerivedAttr, Polynomial, constant, divided, plus, times
+from ...dialects.shapes.binding import Algebra, DerivedAttr, Polynomial, constant, divided, plus, times, variable
 from ...dialects.shapes.extents import Extent, SymbolAttr, extents_of
 from ...errors import UnsupportedError
 from .operation import HloOperation
@@ -29,11 +29,6 @@ MOST_KNOWN = 64
 
 Elements = list[Polynomial]
 """Elements of an integer tensor, in row-major order."""
-
-
-def variable(name: str) -> Polynomial:
-    """Returns the polynomial of one size or counter."""
-    return Polynomial((((("size", name),), 1),))
 
 
 def coefficients(value: Polynomial, name: str) -> tuple[int, int] | None:
@@ -114,16 +109,15 @@ class SizeTable:
     def _affine(self, value: Polynomial, operands: list[SymbolAttr]) -> AffineExpr:
         total = AffineExpr.constant(0)
         for atoms, coefficient in value.terms:
-            if len(atoms) > 1:
-                part = self._symbol(self.algebra.extent(Polynomial(((atoms, 1),))), operands)
-            elif not atoms:
+            if not atoms:
                 total = total + coefficient
                 continue
-            elif atoms[0][0] == "size":
+            first, *others = atoms
+            if others or first[0] == "size":
                 part = self._symbol(self.algebra.extent(Polynomial(((atoms, 1),))), operands)
-            elif atoms[0][0] in ("div", "mod"):
-                inner = self._affine(atoms[0][1], operands)
-                part = inner // atoms[0][2] if atoms[0][0] == "div" else inner % atoms[0][2]
+            elif first[0] in ("div", "mod"):
+                inner = self._affine(first[1], operands)
+                part = inner // first[2] if first[0] == "div" else inner % first[2]
             else:
                 raise UnsupportedError(f"the size {value} is not supported")
             total = total + part * coefficient
@@ -153,13 +147,6 @@ class SizeTable:
             return 0, atom[2] - 1
         low, high = self.bounds(atom[1])
         return (low // atom[2], high // atom[2]) if atom[0] == "div" else (low, high)
-
-    def order(self, x: Polynomial, y: Polynomial) -> tuple[bool | None, bool | None]:
-        """Returns whether `x < y` and whether `x == y`, None where that depends on the variables."""
-        low, high = self.bounds(plus(x, y, -1))
-        below = True if high < 0 else False if low >= 0 else None
-        equal = True if low == high == 0 else False if low > 0 or high < 0 else None
-        return below, equal
 
 
 class Sizes:
@@ -231,18 +218,19 @@ def _quotient(kind: str) -> Elementwise:
 
 def _extremum(largest: bool) -> Elementwise:
     def compute(sizes: Sizes, op: HloOperation, x: Polynomial, y: Polynomial) -> Polynomial | None:
-        below, equal = sizes.table.order(x, y)
-        if below is None and equal is None:
-            low, high = sizes.table.bounds(plus(x, y, -1))
-            below = False if low >= 0 else True if high <= 0 else None
+        low, high = sizes.table.bounds(plus(x, y, -1))
+        below = False if low >= 0 else True if high <= 0 else None
         return None if below is None else (y if below == largest else x)
 
     return compute
 
 
 def _compared(sizes: Sizes, op: HloOperation, x: Polynomial, y: Polynomial) -> Polynomial | None:
-    below, equal = sizes.table.order(x, y)
-    above, _ = sizes.table.order(y, x)
+    # None where the order depends on the variables.
+    low, high = sizes.table.bounds(plus(x, y, -1))
+    below = True if high < 0 else False if low >= 0 else None
+    above = True if low > 0 else False if high <= 0 else None
+    equal = True if low == high == 0 else False if below or above else None
     truths = {"LT": below, "GT": above, "EQ": equal}
     truths |= {"GE": _negated(below), "LE": _negated(above), "NE": _negated(equal)}
     truth = truths[op.word("comparison_direction")]
