@@ -322,10 +322,6 @@ class Frame:
         """Returns a frame for a region of an operation of this frame. `integers`: arguments that are known."""
         return Frame(self.importer, self, self.space, evaluated=dict(integers))
 
-    def extent(self, value: Polynomial) -> Extent:
-        """Returns a size of the program."""
-        return self.importer.sizes.algebra.extent(value)
-
     def bounds(self, value: Polynomial) -> tuple[int, int]:
         """Returns the smallest and the largest value that a size of the program may have."""
         return self.importer.sizes.bounds(value)

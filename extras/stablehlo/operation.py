@@ -14,7 +14,6 @@ from xdsl.ir import Attribute, SSAValue
 
 from ...dialects.payload import is_float
 from ...dialects.shapes.binding import Polynomial
-from ...dialects.shapes.extents import Extent
 from ...dialects.tensor.builder import Builder
 from ...errors import UnsupportedError
 from .types import HloType, type_of
@@ -56,10 +55,6 @@ class Scope(Protocol):
 
     def sizes(self, value: ir.Value) -> list[Polynomial] | None:
         """Returns the elements of a small integer tensor if they are known at import, else None."""
-        ...
-
-    def extent(self, value: Polynomial) -> Extent:
-        """Returns the number or the symbol of a size of the program."""
         ...
 
     def bounds(self, value: Polynomial) -> tuple[int, int]:

@@ -7,6 +7,7 @@ compiled program keeps.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 import ml_dtypes
 import numpy as np
@@ -16,6 +17,7 @@ from xdsl.ir import SSAValue
 
 from ....backend.dtypes import numpy_dtype
 from ....dialects.payload import is_float
+from ....dialects.shapes.extents import Extent
 from ..registry import Builder, HloOperation, rule
 
 
@@ -64,6 +66,16 @@ def constant(b: Builder, op: HloOperation) -> SSAValue:
 
 @rule("stablehlo.iota")
 def iota(b: Builder, op: HloOperation) -> SSAValue:
-    dim = op.int("iota_dimension")
+    return numbers_along(b, op, op.shape)
+
+
+def numbers_along(b: Builder, op: HloOperation, shape: Sequence[Extent]) -> SSAValue:
+    """Returns the index along the dimension of an iota.
+
+    Args:
+        b: builder of the operation.
+        op: the iota.
+        shape: shape of the result.
+    """
     integers = i64 if is_float(op.element) or op.element == i1 else op.element
-    return b.cast(b.iota(dim, op.shape, integers), op.element)
+    return b.cast(b.iota(op.int("iota_dimension"), shape, integers), op.element)

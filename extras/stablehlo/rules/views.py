@@ -18,10 +18,22 @@ from ..registry import Builder, HloOperation, number_of, rule
 
 @rule("stablehlo.broadcast_in_dim")
 def broadcast_in_dim(b: Builder, op: HloOperation, x: SSAValue) -> SSAValue:
+    return placed(b, op, x, op.shape)
+
+
+def placed(b: Builder, op: HloOperation, x: SSAValue, shape: Sequence[Extent]) -> SSAValue:
+    """Returns a tensor in the dimensions of a larger one.
+
+    Args:
+        b: builder of the operation.
+        op: a broadcast.
+        x: the tensor.
+        shape: shape of the result.
+    """
     number = number_of(x)
     if number is not None:
-        return b.constant(number, op.shape, op.element)
-    return b.place(x, op.ints("broadcast_dimensions"), op.shape)
+        return b.constant(number, shape, op.element)
+    return b.place(x, op.ints("broadcast_dimensions"), shape)
 
 
 @rule("stablehlo.broadcast")
