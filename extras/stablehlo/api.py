@@ -76,7 +76,7 @@ class JaxFunction:
 
     def check(self) -> None:
         """Lowers the program to the kernel level. Raises CompileError if a schedule is not supported."""
-        self.program.ir("kernel")
+        self.compilation.at("kernel")
 
     def ir(self, level: str) -> str:
         """Returns the text of the program at a level: `tensor`, `loop`, `tile`, `kernel`, or `cuda` (`cpp` for a

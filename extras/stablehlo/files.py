@@ -14,9 +14,6 @@ from jaxlib.mlir.dialects import stablehlo
 
 from ...errors import CompileError, one_line
 
-SUFFIXES = (".stablehlo", ".jax")
-"""Endings of the names of files that the commands take for StableHLO."""
-
 MOST_NESTING = 400
 """Depth of brackets in a text. The parser of MLIR is recursive, and a text of more levels may overflow its stack."""
 

@@ -41,7 +41,7 @@ UNROLLED_HEAVY = 60
 
 _HEAVY = frozenset(
     "dot_general convolution reduce reduce_window select_and_scatter gather scatter sort while case if"
-    " rng_bit_generator".split()
+    " rng_bit_generator top_k".split()
 )
 
 
@@ -140,7 +140,7 @@ def _work(block: ir.Block, frame: Frame, depth: int) -> tuple[int, bool]:
     for operation in block.operations:
         op = operation.operation
         count += 1
-        heavy = heavy or op.name.split(".")[-1] in _HEAVY or op.name == "chlo.top_k"
+        heavy = heavy or op.name.split(".")[-1] in _HEAVY
         if op.name == "func.call" and depth < 20:
             name = ir.FlatSymbolRefAttr(op.attributes["callee"]).value
             inner = frame.importer.functions.get(name)

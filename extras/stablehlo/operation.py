@@ -202,10 +202,6 @@ class HloOperation:
         text = getattr(self.attribute(name), "value", None) or str(self.attribute(name))
         return re.findall(r"[\w.]+", text)[-1] if text.startswith("#") else str(text)
 
-    def text(self, name: str) -> str:
-        """Returns an attribute as MLIR prints it, or an empty text if it is missing."""
-        return str(self.ir.attributes[name]) if self.has(name) else ""
-
     def numbers(self, cls: type[T], name: str) -> T:
         """Returns an attribute as a class of `jaxlib.mlir.dialects.stablehlo`, such as `GatherDimensionNumbers`."""
         return cls(self.attribute(name))  # pyright: ignore[reportCallIssue]

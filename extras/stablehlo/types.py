@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import prod
 
 from jaxlib.mlir import ir
 from xdsl.dialects.builtin import IntegerType, bf16, f16, f32, f64, i1
@@ -64,25 +65,18 @@ def type_of(value: ir.Value) -> HloType:
         UnsupportedError: for a type that is no tensor, an element type such as `complex<f32>`, or a tensor with more
             than `MOST_ELEMENTS` elements.
     """
-    return tensor_type(value.type)
-
-
-def tensor_type(type: ir.Type) -> HloType:
-    """Returns the description of a tensor type, as `type_of`."""
     try:
-        ranked = ir.RankedTensorType(type)
+        ranked = ir.RankedTensorType(value.type)
     except ValueError:
-        raise UnsupportedError(f"expected a ranked tensor, but got {type}") from None
+        raise UnsupportedError(f"expected a ranked tensor, but got {value.type}") from None
     name = str(ranked.element_type)
     if name not in _ELEMENTS:
         remedy = "compute with real and imaginary parts" if name.startswith("complex") else "convert it before the call"
         raise UnsupportedError(f"elements of type {name} are not supported", remedy=remedy)
     dims = tuple(None if ranked.is_dynamic_dim(d) else ranked.get_dim_size(d) for d in range(ranked.rank))
-    elements = 1
-    for n in dims:
-        elements *= 1 if n is None else n
+    elements = prod(n for n in dims if n is not None)
     if elements > MOST_ELEMENTS:
-        raise UnsupportedError(f"expected at most {MOST_ELEMENTS} elements, but got {elements}, of {type}")
+        raise UnsupportedError(f"expected at most {MOST_ELEMENTS} elements, but got {elements}, of {value.type}")
     return HloType(_ELEMENTS[name], dims, name.startswith("ui"))
 
 

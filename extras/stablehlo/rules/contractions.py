@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from jaxlib.mlir.dialects import stablehlo
-from xdsl.dialects.builtin import i1
 from xdsl.ir import SSAValue
 
-from ....dialects.payload import element_type
 from ....dialects.shapes.extents import extents_of
 from ....dialects.tensor.builder import work_type
 from ..registry import Builder, HloOperation, rule
@@ -39,5 +37,4 @@ def dot_general(b: Builder, op: HloOperation, x: SSAValue, y: SSAValue) -> SSAVa
     ]
     placed = [b.place(v, [at[d] for d in range(len(at))], space) for v, at in zip(wide, (x_at, y_at), strict=True)]
     product = b.mul(*placed)
-    kind = "or" if element_type(product.type) == i1 else "add"
-    return b.cast(reduce_by(b, kind, product, list(range(first_sum, len(space)))), op.element)
+    return b.cast(reduce_by(b, "add", product, list(range(first_sum, len(space)))), op.element)

@@ -245,8 +245,8 @@ def compare(b: Builder, op: HloOperation, x: SSAValue, y: SSAValue) -> SSAValue:
 
 def total_order(b: Builder, x: SSAValue) -> SSAValue:
     """Returns integers in the total order of floats: -NaN < -inf < ... < -0 < +0 < ... < inf < NaN."""
-    wide = x if element_type(x.type) == f64 else b.working(x)
-    integer = i64 if element_type(x.type) == f64 else i32
+    wide = b.working(x)
+    integer = i64 if element_type(wide.type) == f64 else i32
     pattern = b.insert(arith.BitcastOp(wide, with_element(wide.type, integer)))
     flipped = b.math(arith.XOrIOp, pattern, b.like(pattern, (1 << (width_of(integer) - 1)) - 1))
     return b.select(b.cmp("lt", pattern, 0), flipped, pattern)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import prod
 
 from xdsl.ir import SSAValue
 
@@ -30,7 +31,7 @@ def reduced_by_tree(
     shape = static(extents_of(values[0].type))
     rows = [d for d in range(len(shape)) if d not in over]
     row_shape, rank = [shape[d] for d in rows], len(rows)
-    count = int(b.count(shape[d] for d in over))  # pyright: ignore[reportArgumentType]
+    count = prod(shape[d] for d in over)
     first = [b.broadcast(v, row_shape) for v in initial]
     if not count:
         return first
