@@ -11,7 +11,7 @@ from functools import reduce
 from math import prod
 from operator import add
 
-from xdsl.dialects.builtin import i64
+from xdsl.dialects.builtin import i1, i64
 from xdsl.ir import SSAValue
 from xdsl.ir.affine import AffineExpr, AffineMap
 
@@ -19,7 +19,7 @@ from ...errors import ShapeError
 from .. import tensor
 from ..shapes.binding import Algebra, Polynomial, constant, plus
 from ..shapes.extents import Extent, SymbolAttr, extents_of, extents_text, fixed, static
-from .builder import Builder, dims
+from .builder import Bound, Builder, dims
 
 
 def regroup(source: Sequence[Extent], target: Sequence[Extent], algebra: Algebra) -> list[AffineExpr | list[int]]:
@@ -154,6 +154,17 @@ def pick(b: Builder, x: SSAValue, dim: int, place: SSAValue) -> SSAValue:
     exprs = dims(len(extents_of(x.type)))
     exprs[dim] = AffineExpr.symbol(0)
     return gathered(b, x, exprs, extents_of(place.type), [place])
+
+
+def inside(b: Builder, shape: Sequence[Extent], bounds: Sequence[Bound]) -> SSAValue:
+    """Returns a mask of the elements of a shape for which all bounds hold.
+
+    Args:
+        b: Builder of the operator.
+        shape: Shape of the mask.
+        bounds: Constraints, at least one.
+    """
+    return b.map(b.constant(True, [1], i1), [AffineExpr.constant(0)], shape, bounds, False)
 
 
 def moved(b: Builder, x: SSAValue, dim: int, offset: Polynomial, shape: Sequence[Extent]) -> SSAValue:

@@ -103,12 +103,18 @@ def dilated(
     return Window(extent, outputs, size, stride, -dilation if reverse else dilation, shift, spacing, inside)
 
 
-def _address(
+def addresses(
     windows: Sequence[Window], outputs: Sequence[AffineExpr], offsets: Sequence[AffineExpr]
 ) -> tuple[list[AffineExpr], list[Bound]]:
-    """Returns the input position along each dimension, and all bounds within which the positions exist."""
-    addresses = [w.address(o, k) for w, o, k in zip(windows, outputs, offsets, strict=True)]
-    return [place for place, _ in addresses], [bound for _, bounds in addresses for bound in bounds]
+    """Returns the input position along each dimension, and all bounds within which the positions exist.
+
+    Args:
+        windows: Window of each dimension.
+        outputs: Output along each dimension.
+        offsets: Offset in the window along each dimension.
+    """
+    pairs = [w.address(o, k) for w, o, k in zip(windows, outputs, offsets, strict=True)]
+    return [place for place, _ in pairs], [bound for _, bounds in pairs for bound in bounds]
 
 
 def sliding(b: Builder, x: SSAValue, windows: Sequence[Window], fill: Number) -> SSAValue:
@@ -124,7 +130,7 @@ def sliding(b: Builder, x: SSAValue, windows: Sequence[Window], fill: Number) ->
     lead, n = len(shape) - len(windows), len(windows)
     space = [*shape[:lead], *(w.outputs for w in windows), *(w.size for w in windows)]
     index = dims(len(space))
-    places, bounds = _address(windows, index[lead : lead + n], index[lead + n :])
+    places, bounds = addresses(windows, index[lead : lead + n], index[lead + n :])
     return b.map(x, [*index[:lead], *places], space, bounds, fill)
 
 
@@ -169,7 +175,7 @@ def contract_windows(
     space = [batch, groups, per_group, *(v.outputs for v in windows), inner, *(v.size for v in windows)]
     index = dims(len(space))
     group, channel, c = index[1], index[2], index[3 + n]
-    places, bounds = _address(windows, index[3 : 3 + n], index[4 + n :])
+    places, bounds = addresses(windows, index[3 : 3 + n], index[4 + n :])
     x_at = [index[0], _grouped(group, c, groups, inner), *places]
     row, column, count = (c, channel, inner) if transposed else (channel, c, per_group)
     w_at = [_grouped(group, row, groups, count), column, *index[4 + n :]]

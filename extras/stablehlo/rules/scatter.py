@@ -17,8 +17,8 @@ from xdsl.ir.affine import AffineDimExpr, AffineExpr
 from ....dialects.payload import element_type
 from ....dialects.shapes.extents import extents_of, static
 from ....dialects.tensor import ReductionKind
-from ....dialects.tensor.builder import dims
-from ....dialects.tensor.views import gathered, permuted, reshape_to
+from ....dialects.tensor.builder import Bound, dims
+from ....dialects.tensor.views import gathered, inside, permuted, reshape_to, shifted
 from ....dialects.tensor.writes import Writes, read_last
 from ..registry import Builder, HloOperation, rule
 from . import integers
@@ -175,12 +175,11 @@ def _one_window(b: Builder, x: SSAValue, updates: SSAValue, windows: _Windows) -
     if len(windows.fixed_starts) == len(windows.starts):
         if any(not 0 <= s <= shape[d] - windows.size(d) for d, s in windows.fixed_starts.items()):
             return x
-        bounds = list[tuple[AffineExpr, int, int]]()
+        bounds = list[Bound]()
         for d in range(len(shape)):
             if d in windows.batch:
                 continue
-            start = windows.fixed_starts.get(d, 0)
-            distance = index[d] - start if start else index[d]
+            distance = shifted(index[d], -windows.fixed_starts.get(d, 0))
             if d in windows.window:
                 at[windows.window[d]] = distance
             if windows.size(d) != shape[d]:
@@ -188,9 +187,8 @@ def _one_window(b: Builder, x: SSAValue, updates: SSAValue, windows: _Windows) -
         written = b.map(updates, at, shape, bounds)
         if not bounds:
             return written
-        inside = b.map(b.constant(True, [1], i1), [AffineExpr.constant(0)], shape, bounds, False)
-        return b.select(inside, written, x)
-    inside = b.constant(True, shape, i1)
+        return b.select(inside(b, shape, bounds), written, x)
+    hit = b.constant(True, shape, i1)
     places = list[SSAValue]()
     for d in range(len(shape)):
         if d in windows.batch:
@@ -204,13 +202,13 @@ def _one_window(b: Builder, x: SSAValue, updates: SSAValue, windows: _Windows) -
             start = b.map(windows.starts[d], first, shape)
             distance = b.sub(distance, start)
             if size > 1:
-                inside = b.both(inside, b.both(b.cmp("ge", start, 0), b.cmp("le", start, shape[d] - size)))
-        inside = b.both(inside, b.both(b.cmp("ge", distance, 0), b.cmp("lt", distance, size)))
+                hit = b.both(hit, b.both(b.cmp("ge", start, 0), b.cmp("le", start, shape[d] - size)))
+        hit = b.both(hit, b.both(b.cmp("ge", distance, 0), b.cmp("lt", distance, size)))
         if size > 1:
             at[windows.window[d]] = AffineExpr.symbol(len(places))
             places.append(distance)
     written = gathered(b, updates, at, shape, places)
-    return b.select(inside, written, x)
+    return b.select(hit, written, x)
 
 
 def _set(b: Builder, x: SSAValue, updates: SSAValue, windows: _Windows) -> SSAValue:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from xdsl.dialects.builtin import i1, i32
+from xdsl.dialects.builtin import i32
 from xdsl.ir import SSAValue
 from xdsl.ir.affine import AffineExpr
 
@@ -12,8 +12,8 @@ from ....dialects.payload import element_type
 from ....dialects.shapes.extents import extents_of, static
 from ....dialects.tensor import ReductionKind, identity
 from ....dialects.tensor.builder import dims
-from ....dialects.tensor.views import flipped, permuted
-from ....dialects.tensor.windows import Window, dilated, offsets, pooled, sliding
+from ....dialects.tensor.views import flipped, inside, permuted
+from ....dialects.tensor.windows import Window, addresses, dilated, offsets, pooled, sliding
 from ..registry import Body, Builder, HloOperation, rule
 from .integers import ordered
 from .reductions import combined
@@ -99,10 +99,10 @@ def _scanned_by_doubling(
     while distance < shape[dim]:
         exprs = dims(len(shape))
         exprs[dim] = exprs[dim] - distance
-        inside = b.cmp("ge", b.iota(dim, shape), distance)
+        exists = b.cmp("ge", b.iota(dim, shape), distance)
         earlier = [b.map(v, exprs, shape, [(exprs[dim], 0, shape[dim])]) for v in parts]
         both = body(b, [*earlier, *parts])
-        parts = [b.select(inside, combined, v) for combined, v in zip(both, parts, strict=True)]
+        parts = [b.select(exists, combined, v) for combined, v in zip(both, parts, strict=True)]
         distance *= 2
     return [flipped(b, v, dim) if backwards else v for v in parts]
 
@@ -136,15 +136,8 @@ def _element(
         offset: Offset along each dimension.
     """
     space = [w.outputs for w in windows]
-    addresses = [
-        w.address(o, AffineExpr.constant(k)) for w, o, k in zip(windows, dims(len(space)), offset, strict=True)
-    ]
-    exprs, bounds = [place for place, _ in addresses], [bound for _, bounds in addresses for bound in bounds]
-    value = b.map(x, exprs, space, bounds)
-    if not bounds:
-        return value, None
-    zeros = [AffineExpr.constant(0)]
-    return value, b.map(b.constant(True, [1], i1), zeros, space, bounds, False)
+    exprs, bounds = addresses(windows, dims(len(space)), [AffineExpr.constant(k) for k in offset])
+    return b.map(x, exprs, space, bounds), inside(b, space, bounds) if bounds else None
 
 
 def _folded(

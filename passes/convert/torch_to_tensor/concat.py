@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 
-from xdsl.dialects.builtin import i1, i64
+from xdsl.dialects.builtin import i64
 from xdsl.ir import SSAValue
 from xdsl.ir.affine import AffineExpr
 
@@ -14,7 +14,7 @@ from ....dialects.shapes.binding import Polynomial, plus
 from ....dialects.shapes.extents import Extent, SymbolAttr, extents_of, fixed, most
 from ....dialects.tensor.builder import Bound, Builder, Number, dims, normal_dim
 from ....dialects.tensor.concatenation import joined, shifted_into
-from ....dialects.tensor.views import reshape_to, shifted
+from ....dialects.tensor.views import inside, reshape_to, shifted
 from ....errors import ShapeError
 from .registry import decomposes
 from .views import clamped_range, from_front
@@ -153,5 +153,4 @@ def diagonal_scatter(b: Builder, self: SSAValue, src: SSAValue, offset: int, dim
     on_it: list[Bound] = [(distance, 0, 1), (along, 0, size)]
     other_dims = [index[d] for d in range(len(shape)) if d not in (row, column)]
     written = b.map(b.cast(src, element_type(self.type)), [*other_dims, along], shape, on_it)
-    hit = b.map(b.constant(True, [1], i1), [AffineExpr.constant(0)], shape, on_it, False)
-    return b.select(hit, written, self)
+    return b.select(inside(b, shape, on_it), written, self)
