@@ -25,7 +25,7 @@ import numpy as np
 import deplodock
 from deplodock.errors import CompileError
 
-from .conformance import EXECUTORS, VERDICTS, crash_text, difference, table_row
+from .comparison import EXECUTORS, VERDICTS, crash_text, difference, table_row
 from .jax_models import GRADIENTS, MODELS
 from .jax_programs import FUNCTIONS, Program
 

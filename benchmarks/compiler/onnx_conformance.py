@@ -35,7 +35,7 @@ from deplodock.extras.onnx.registry import RULES, STRUCTURES, load_rules
 from deplodock.extras.onnx.values import DTYPES
 from deplodock.frontend.capture.arrays import to_numpy, to_torch
 
-from .conformance import EXECUTORS, VERDICTS, crash_text, difference, table_row
+from .comparison import EXECUTORS, VERDICTS, crash_text, difference, table_row
 from .onnx_cases import GROUPS, Case, cases, elements
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "onnx.md"
