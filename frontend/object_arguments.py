@@ -28,7 +28,7 @@ def is_object(value: Any) -> bool:
 
 
 def object_arguments(graph: Graph) -> list[Node]:
-    """Returns the arguments of a graph that are objects of PyTorch, such as a `DeviceMesh`, and no tensors or numbers."""
+    """Returns the arguments of a graph that are objects of PyTorch, such as a `DeviceMesh`."""
     arguments = graph.find_nodes(op="placeholder")
     return [n for n in arguments if isinstance(n.meta.get("val"), FakeScriptObject) and _only_returned(n)]
 
