@@ -23,7 +23,7 @@ from ..plugins import plugin, plugins
 from ..progress import steps
 from ..target.attribute import stamp
 from . import records_command, terminal, tune
-from .modes import PREPACK_WEIGHTS, FileCommand, Params, choose_target, facts, recorder, refuse_ignored
+from .modes import PREPACK_WEIGHTS, FileCommand, OptionalValue, Params, choose_target, facts, recorder, refuse_ignored
 
 if TYPE_CHECKING:
     from ..passes.pass_manager import Observer
@@ -149,14 +149,21 @@ def cli() -> None:
     default=None,
     help="Print the helper functions of a text, too: by default where the output is not a terminal.",
 )
-@click.option("--explain", is_flag=True, help="Print the schedules that were considered, and what limits each.")
+@click.option(
+    "--explain",
+    cls=OptionalValue,
+    values=("schedules", "fusion"),
+    help="Print the schedules that were considered, and what limits each. fusion: print the values that are kept in"
+    " memory, and what the model predicts with each of them kept or computed again.",
+)
 @click.option("--write-record", metavar="FILE", help="Note there how the program was fused and scheduled.")
 @click.option("--print-pipeline", is_flag=True, help="Print the passes to the level, as an argument for `dl-opt -p`.")
 @click.option("-o", "--output", type=click.Path(), help="Write there instead of to stdout.")
 def compile(context: click.Context, params: Params) -> None:
     """Compile a program and print one of its levels."""
-    asked = (n for n in ("emit", "explain", "print_pipeline") if getattr(params, n, None))
-    refuse_ignored(context, next((f"--{n.replace('_', '-')}" for n in asked), "a program"))
+    asked = (f"--{n.replace('_', '-')}" for n in ("emit", "explain", "print_pipeline") if getattr(params, n, None))
+    mode = next(asked, "a program")
+    refuse_ignored(context, f"{mode} fusion" if mode == "--explain" and params.explain == "fusion" else mode)
     choose_target(params)
     writer = None if params.write_record is None else recorder(params.write_record)
     with terminal.progress(quiet=params.verbose > 1):
@@ -180,8 +187,11 @@ def _asked_for(program: Loaded, params: Params) -> tuple[str, str]:
         return (_json({"pipeline": line}) if params.as_json else f"{line}\n"), ""
     if params.explain:
         width = terminal.width_of(sys.stdout) if params.output is None else None
+        fusion = params.explain == "fusion"
         if params.as_json:
-            return _json(reports.explained(program)), ""
+            return _json((reports.fusion_explained if fusion else reports.explained)(program)), ""
+        if fusion:
+            return reports.fusion_text(program, width), ""
         return terminal.fitted(reports.explain(program), width), ""
     if emitter := getattr(params, "emit", None):
         text = plugin("deplodock.emitters", emitter, "emitter")(compilation)

@@ -50,6 +50,7 @@ MODES: dict[str, Modes] = {
     "compile": {
         "--print-pipeline": (_PROGRAM | WRITING | {"ir", "print_pipeline"}) - {"verbose"},
         "--explain": (_PROGRAM | WRITING | {"explain"}) - {"schedule"},
+        "--explain fusion": _PROGRAM | WRITING | {"explain"},
         "--emit": _PROGRAM | WRITING | {"emit"},
         "a program": _PROGRAM | WRITING | {"ir", "helpers", "emit", "explain", "print_pipeline"},
     },
@@ -145,8 +146,38 @@ def plugin_options(command: str) -> tuple[click.Option, ...]:
     return tuple(added)
 
 
+class OptionalValue(click.Option):
+    """Option that takes one of a few values. Without a value it has the first one.
+
+    Args:
+        declarations: names of the option.
+        values: the values. Another word after the option is not its value.
+        attributes: further attributes of `click.Option`.
+    """
+
+    def __init__(self, declarations: Sequence[str], *, values: Sequence[str] = (), **attributes: Any) -> None:
+        self.values = values
+        super().__init__(declarations, type=click.Choice(values), metavar=f"[{'|'.join(values)}]", **attributes)
+
+    def completed(self, arguments: Sequence[str]) -> list[str]:
+        """Returns command-line arguments in which the option always has a value: `--explain=schedules`."""
+        words, pending = list[str](), list(arguments)
+        while pending:
+            word = pending.pop(0)
+            if word in self.opts:
+                word += f"={pending.pop(0) if pending and pending[0] in self.values else self.values[0]}"
+            words.append(word)
+        return words
+
+
 class FileCommand(click.Command):
     """Command on a FILE, with the options of plug-ins. Its function takes the context and `Params`."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        for option in self.params:
+            if isinstance(option, OptionalValue):
+                args = option.completed(args)
+        return super().parse_args(ctx, args)
 
     def invoke(self, ctx: click.Context) -> Any:
         params = Params(**ctx.params)

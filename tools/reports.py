@@ -44,7 +44,7 @@ from ..target.model import Target
 from . import terminal
 from .evaluate import Program, evaluate, load_file, read_dynamic
 from .modes import program_of
-from .tables import si
+from .tables import fusion_tables, si
 
 
 @dataclass
@@ -139,6 +139,25 @@ def explain(loaded: Loaded) -> str:
     nests, target, precision = _planned(loaded)
     texts = [explain_nest(name, nest, target, precision=precision) for name, nest in nests]
     return "\n".join(filter(None, [explain_fusion(loaded.compilation), *texts]))
+
+
+def fusion_explained(loaded: Loaded) -> dict[str, Any]:
+    """Returns the fusion plan of a program with the price of each cut as JSON (`FusionPrices`)."""
+    from ..frontend.tuning.fusion_space import fusion_prices
+
+    prices, target = fusion_prices(loaded.compilation), loaded.compilation.resolved
+    return {"target": target.arch, "card": target.card, "fusion": None if prices is None else asdict(prices)}
+
+
+def fusion_text(loaded: Loaded, width: int | None) -> str:
+    """Returns the fusion plan of a program with the price of each cut as text for terminals with `width` columns."""
+    from ..frontend.tuning.fusion_space import fusion_head, fusion_prices
+
+    if (prices := fusion_prices(loaded.compilation)) is None:
+        return "fusion: no value of @main may be materialised or computed again\n"
+    target = loaded.compilation.resolved
+    head = f"{fusion_head(prices)} for {target.arch} ({target.card}); names as in --ir tensor"
+    return terminal.fitted(f"{head}\n  --schedule '{prices.schedule}'\n", width) + fusion_tables(prices, width)
 
 
 def explained(loaded: Loaded) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from .terminal import write_file
 if TYPE_CHECKING:
     from ..frontend.bench import Measurement
     from ..frontend.profile import Profile
+    from ..frontend.tuning.fusion_space import FusionCut, FusionPrices
 
 
 def si(value: float) -> str:
@@ -79,6 +80,65 @@ def profile_table(profile: Profile, width: int | None) -> str:
     text = text_table(["kernel", "time", "share", "bytes", "operations", "roof", *busy, "limit"], rows, width)
     lines = [f"{c.name}: {' '.join([*c.schedules, *_lines(c.lines)])}\n" for c in profile.costs if c.schedules]
     return text + fitted("".join(lines), width)
+
+
+def fusion_tables(prices: FusionPrices, width: int | None) -> str:
+    """Returns the kernels of a fusion plan, its cuts with both prices, and for each cut the text of the other plan.
+
+    Args:
+        prices: the plan.
+        width: columns of the terminal, or None.
+    """
+    from .terminal import fitted
+
+    kernels = [
+        [
+            kernel.root or "result",
+            _origin(kernel.operation, kernel.operator),
+            kernel.location or "",
+            f"{si(kernel.written)}B",
+            ", ".join(f"{name} {si(size)}B" for name, size in kernel.reads.items()),
+            str(len(kernel.computed)),
+        ]
+        for kernel in prices.kernels
+    ]
+    text = text_table(["kernel of", "operation", "line", "writes", "reads", "further values"], kernels, width)
+    cuts = [
+        [
+            cut.name,
+            _origin(cut.operation, cut.operator),
+            cut.location or "",
+            "required" if cut.required else "kept" if cut.materialized else "fused",
+            f"{si(cut.written)}B",
+            "" if cut.read is None else f"{si(cut.read)}B by {cut.readers}",
+            *_prices(cut, prices.seconds),
+        ]
+        for cut in prices.cuts
+    ]
+    if not cuts:
+        return text
+    heads = ["value", "operation", "line", "now", "writes", "reads", "if kept", "if fused", "change"]
+    text += text_table(heads, cuts, width)
+    for cut in prices.cuts:
+        if cut.schedule:
+            text += f"  {'fuse' if cut.materialized else 'keep'} {cut.name}: --schedule '{cut.schedule}'\n"
+        elif cut.refusal:
+            text += fitted(f"  {cut.name} cannot be {'fused' if cut.materialized else 'kept'}: {cut.refusal}\n", width)
+    return text
+
+
+def _origin(operation: str, operator: str | None) -> str:
+    return f"{operation} of {operator}" if operator else operation
+
+
+def _prices(cut: FusionCut, base: float) -> list[str]:
+    """Returns the times of the plans with and without a cut, and the change of the other plan, as texts.
+
+    `base`: seconds of the chosen plan."""
+    if cut.seconds is None:
+        return [seconds(base), "-", ""] if cut.materialized else ["-", seconds(base), ""]
+    both = [base, cut.seconds] if cut.materialized else [cut.seconds, base]
+    return [*map(seconds, both), f"{(cut.seconds - base) * 1e6:+.2f} us"]
 
 
 def _lines(lines: Sequence[str]) -> list[str]:

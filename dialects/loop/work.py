@@ -105,25 +105,30 @@ def reduced_terms(op: Operation, sizes: Sizes) -> int | None:
 
 def nest_work(nest: NestOp, size: Size = typical) -> Work:
     """Returns the work of a nest, with `size` as the number for each extent."""
-    return Work(_read(nest, size), sum(_bytes(v, size) for v in nest.res), _nest_flops(nest, size))
+    written = sum(_bytes(v, size) for v in nest.res)
+    return Work(sum(operand_bytes(nest, size).values()), written, _nest_flops(nest, size))
 
 
 def _bytes(tensor: SSAValue, size: Size) -> int:
     return prod(map(size, extents_of(tensor.type))) * element_bytes(tensor.type)
 
 
-def _read(nest: NestOp, size: Size) -> int:
-    """Returns the bytes that a nest reads.
+def operand_bytes(nest: NestOp, size: Size = typical) -> dict[SSAValue, int]:
+    """Returns the bytes that a nest reads of each tensor that it loads.
 
-    An operand counts with all its elements. If its loads execute fewer times, as in a gather of a few rows of a table,
-    it counts with one element for each execution. Loads do not repeat over indices that they do not depend on.
+    A tensor counts with all its elements. If its loads execute fewer times, as in a gather of a few rows of a table, it
+    counts with one element for each execution. Loads do not repeat over indices that they do not depend on.
+
+    Args:
+        nest: the nest.
+        size: number for each extent.
     """
     extents, dependence, elements = _extents(nest, size), Dependence(), dict[SSAValue, int]()
     for op in nest.walk():
         if isinstance(op, LoadOp):
             count = prod(extents[i] for i in dependence.of(op.result))
             elements[op.source] = elements.get(op.source, 0) + count
-    return sum(min(_bytes(v, size), n * element_bytes(v.type)) for v, n in elements.items())
+    return {v: min(_bytes(v, size), n * element_bytes(v.type)) for v, n in elements.items()}
 
 
 def _extents(nest: NestOp, size: Size) -> dict[SSAValue, int]:

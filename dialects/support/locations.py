@@ -158,6 +158,14 @@ def line_text(location: Attribute) -> str | None:
     return f"{name}:{position.line.data}"
 
 
+def operator_text(location: Attribute) -> str | None:
+    """Returns the operator of the source that a location names, such as `torch.softmax.int`, or None if it names
+    none."""
+    if isinstance(location, builtin.NameLoc):
+        return location.desc.data.partition("#")[0]
+    return next(filter(None, map(operator_text, inner_locations(location))), None)
+
+
 def copy_location(source: Operation, targets: Iterable[Operation]) -> None:
     """Sets the location of `source` on every op in `targets` (and inside them) that has none."""
     location = location_of(source)

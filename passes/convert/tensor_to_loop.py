@@ -67,8 +67,12 @@ class ConvertTensorToLoopPass(ModulePass):
                     lower_function(function)
 
 
-def lower_function(function: func.FuncOp) -> None:
-    """Replaces the operations on tensors in `function` by loop nests."""
+def lower_function(function: func.FuncOp) -> dict[SSAValue, SSAValue]:
+    """Replaces the operations on tensors in `function` by loop nests.
+
+    Returns:
+        Materialised tensor -> result of its nest. The tensors are no longer in the function.
+    """
     end = function.body.block.last_op
     assert isinstance(end, func.ReturnOp)
     roots, nests = materialized(function), dict[SSAValue, SSAValue]()
@@ -90,6 +94,7 @@ def lower_function(function: func.FuncOp) -> None:
             op.operands = [nests.get(operand, operand) for operand in op.operands]
         elif not any(result.uses for result in op.results):
             erase(op)
+    return nests
 
 
 def _place_scatter(op: tensor.ScatterOp, pull: Pull, nests: dict[SSAValue, SSAValue]) -> None:

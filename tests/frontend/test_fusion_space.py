@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Collection, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,15 +13,18 @@ import torch
 from torch import nn
 
 from deplodock.dialects.loop import NestOp
+from deplodock.dialects.support.calls import main_function
 from deplodock.frontend.capture.export import capture
 from deplodock.frontend.compilation import Compilation, compile_captured
 from deplodock.frontend.tuning.evaluation import Predicting
-from deplodock.frontend.tuning.fusion_space import Fusion, explain_fusion, fusions
+from deplodock.frontend.tuning.fusion_space import Fusion, explain_fusion, fusion_prices, fusions
 from deplodock.frontend.tuning.search import Search, TuneOptions, schedule_argument, tune_program
 from deplodock.frontend.tuning.task import Task
 from deplodock.frontend.tuning.trial import Candidate, Trial
 from deplodock.passes.record_file import RecordFile
 from deplodock.passes.records import plan_key
+from deplodock.tools.cli import main
+from deplodock.tools.tables import seconds
 
 
 class Chain(nn.Module):
@@ -144,3 +149,60 @@ def test_explained_plans_can_be_pasted() -> None:
         assert float(price) == pytest.approx((seconds - base) * 1e6, abs=0.01)
         assert keys(compiled(schedule=schedule)) == keys_of(plan)
     assert "not priced" in explain_fusion(compilation, most=1)
+
+
+def test_prices_of_cuts() -> None:
+    """Each cut has the bytes that it writes and reads, and the predicted times of both decisions about it."""
+    prices = fusion_prices(compilation := compiled())
+    assert prices is not None
+    own, *others = fusions(compilation)
+    assert [k.root for k in prices.kernels] == prices.schedule.removeprefix("roots=").split(",")
+    assert prices.launches == own.launches == len(prices.kernels)
+    by_roots = {plan.roots: plan for plan in others}
+    operation = {i: op.name for i, op in enumerate(main_function(compilation.at("tensor")).body.block.ops)}
+    for cut in prices.cuts:
+        plan = by_roots.pop(tuple(sorted({*own.roots} ^ {cut.position})))
+        assert cut.seconds == plan.seconds({task.key: task.expected for task in plan.tasks})
+        assert (cut.materialized, cut.launches) == (cut.position in own.roots, plan.launches)
+        assert cut.operation == operation[cut.position]
+        assert cut.read == cut.written * cut.readers > 0
+        loaded = [k.reads[cut.name] for k in prices.kernels if cut.name in k.reads]
+        assert sum(loaded) == (cut.read if cut.materialized else 0)
+    assert not by_roots
+    cast = next(cut for cut in prices.cuts if cut.operation == "math.exp")
+    assert (cast.operator, cast.written, cast.readers) == ("torch.exp", 64 * 32 * 4, 1)
+    assert all(
+        cut.seconds is None and "not priced" in cut.refusal for cut in getattr(fusion_prices(compilation, 1), "cuts")
+    )
+
+
+class Scanned(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.cumsum(torch.relu(x).sum(0), 0) * 2
+
+
+def test_a_value_that_every_plan_materializes_has_no_price() -> None:
+    captured = capture(Scanned(), (torch.randn(8, 30),))
+    prices = fusion_prices(compile_captured(captured, "cpu", record="none"))
+    assert prices is not None
+    (cut,) = (cut for cut in prices.cuts if cut.required)
+    assert cut == replace(cut, operation="tensor.reduce", materialized=True, seconds=None, schedule="")
+    assert (cut.written, cut.read, cut.readers) == (120, 120, 1)
+
+
+def test_the_command_prints_both_prices(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """`--explain fusion` prints the plan, and takes a plan. `--explain` alone does not take the next word as its
+    value."""
+    (file := tmp_path / "fusion.py").write_text("import torch\nx = torch.randn(64, 32)\ntorch.exp(x).sum(-1)\n")
+    assert main(["compile", "--explain", "fusion", "--json", str(file), "--target", "cpu"]) == 0
+    found = json.loads(capsys.readouterr().out)["fusion"]
+    (cut,) = found["cuts"]
+    assert (cut["location"], cut["materialized"], cut["written"]) == ("fusion.py:3", False, 8192)
+    assert main(["compile", "--explain=fusion", str(file), "--target", "cpu", "--schedule", cut["schedule"]]) == 0
+    text = capsys.readouterr().out
+    assert re.search(rf"{cut['name']} .* kept .* {seconds(cut['seconds'])}", text)
+    assert f"fuse {cut['name']}: --schedule '{found['schedule']}'" in text
+    assert main(["compile", "--explain", str(file), "--target", "cpu"]) == 0
+    assert "k0: a nest over [64]" in capsys.readouterr().out
+    assert main(["compile", "--explain", "fusions", "--target", "cpu"]) == 1
+    assert "fusions" in capsys.readouterr().err
