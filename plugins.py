@@ -15,6 +15,7 @@
 | `deplodock.commands` | a `click.Command`: `deplodock NAME` |
 | `deplodock.sources` | a class of `Source` (`tools/modes.py`): a kind of FILE for `compile`, `run` and `tune` |
 | `deplodock.emitters` | a function that makes a text of a `Compilation`: `compile --emit NAME` |
+| `deplodock.extensions` | a class of `Extension` (`tools/modes.py`): options of `compile`, `run` and `tune` |
 | `deplodock.policies` | a class of `Policy` (`frontend/tuning/trial.py`): `tune --policy NAME` |
 | `deplodock.workers` | a class of `WorkerPool` (`frontend/tuning/trial.py`): `tune --NAME ADDRESS` |
 | `deplodock.api` | a function or class: `deplodock.NAME` |

@@ -241,6 +241,18 @@ class CompiledFunction:
         """
         plugin("deplodock.api", "save", "function")(self, path, prepack_weights)
 
+    def report(self, path: str | PathLike[str], check_each: bool = False) -> None:
+        """Writes a page about the program: its levels, passes, kernels and times. One HTML file without references.
+
+        Args:
+            path: the file.
+            check_each: whether the program is executed after every pass, for a verdict on each.
+
+        Raises:
+            PluginError: no installed package implements `report`.
+        """
+        plugin("deplodock.api", "report", "function")(self, path, check_each)
+
     @property
     def pipeline(self) -> str:
         """The passes from the torch level to the kernel level, as one argument for `dl-opt -p`."""

@@ -178,11 +178,23 @@ class Compilation:
         """Returns the passes from the level of the program to `level` as an argument for `dl-opt -p`."""
         return pipeline_text(self.passes_to(level))
 
-    def of(self, module: ModuleOp) -> Compilation:
-        """Returns a compilation of another module at the same level, with the same options."""
-        record = self.record or NONE
+    def of(self, module: ModuleOp, observers: Sequence[Observer] | None = None) -> Compilation:
+        """Returns a compilation of another module at the same level, with the same options.
+
+        `observers`: observers of its passes; default: the same observers.
+        """
+        record, observers = self.record or NONE, self.observers if observers is None else observers
         fresh: dict[str, Any] = {"_remarks": [], "seconds": [], "skipped": [], "_levels": {}, "_texts": {}}
-        return replace(self, module=module, record=record, cubin=None, machine=self.resolved, **fresh)
+        fresh |= {"module": module, "record": record, "observers": observers}
+        return replace(self, cubin=None, machine=self.resolved, **fresh)
+
+    @property
+    def levels(self) -> tuple[str, ...]:
+        """The levels of the program that its passes reach, from the top down. The last one may be `cuda` or `cpp`."""
+        start = _position(self.level)
+        levels = [self.level, *takewhile(self._steps.__contains__, LEVELS[start + 1 : -1])]
+        text = ["cpp" if on_cores(self.target) else "cuda"] if levels[-1] == LEVELS[-2] else []
+        return (*levels, *text)
 
     def _step(self, level: str) -> tuple[ModulePass, ...]:
         """Returns the passes to a level from the level above it. Raises CompileError if there are none."""

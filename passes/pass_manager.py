@@ -384,6 +384,11 @@ def emit_remark(op: Operation, pass_name: str, why: str) -> None:
         remarks.append(remark)
 
 
+def remarks_so_far() -> Sequence[Remark]:
+    """Returns the remarks that the innermost active `collect_remarks` has collected."""
+    return tuple(_listener.get() or ())
+
+
 @contextmanager
 def collect_remarks() -> Generator[list[Remark]]:
     """Collects the remarks that are emitted inside the `with` block, in order."""

@@ -23,7 +23,17 @@ from ..plugins import plugin, plugins
 from ..progress import steps
 from ..target.attribute import stamp
 from . import records_command, terminal, tune
-from .modes import PREPACK_WEIGHTS, FileCommand, OptionalValue, Params, choose_target, facts, recorder, refuse_ignored
+from .modes import (
+    PREPACK_WEIGHTS,
+    FileCommand,
+    OptionalValue,
+    Params,
+    choose_target,
+    extended,
+    facts,
+    recorder,
+    refuse_ignored,
+)
 
 if TYPE_CHECKING:
     from ..passes.pass_manager import Observer
@@ -168,11 +178,12 @@ def compile(context: click.Context, params: Params) -> None:
     writer = None if params.write_record is None else recorder(params.write_record)
     with terminal.progress(quiet=params.verbose > 1):
         program = _load(params, [] if writer is None else [writer], facts(context, params))
-        text, kind = _asked_for(program, params)
-        if writer is not None:
-            program.compilation.at("tile")  # At this level every nest has a schedule.
-            writer.record.save()
-        notes = _notes(program, params)
+        with extended(context, params, [program.compilation], loaded=program):
+            text, kind = _asked_for(program, params)
+            if writer is not None:
+                program.compilation.at("tile")  # At this level every nest has a schedule.
+                writer.record.save()
+            notes = _notes(program, params)
     terminal.tell(notes)
     terminal.write_out(text, kind, params.output)
 
@@ -223,11 +234,12 @@ def run(context: click.Context, params: Params) -> None:
         if params.bench:
             measuring.check_timing(params.target, params.executor)
         program = _load(params, [], facts(context, params))
-        outcome = reports.run(program, params.executor)
-        width = terminal.width_of(sys.stdout)
-        text = terminal.fitted(reports.outcome_text(outcome) + "\n", width)
-        text += measuring.measure_more(program, params, context.obj, outcome, width)
-        notes = _notes(program, params)
+        with extended(context, params, [program.compilation], loaded=program) as facts_of_run:
+            outcome = facts_of_run["outcome"] = reports.run(program, params.executor)
+            width = terminal.width_of(sys.stdout)
+            text = terminal.fitted(reports.outcome_text(outcome) + "\n", width)
+            text += measuring.measure_more(program, params, context.obj, outcome, width)
+            notes = _notes(program, params)
     terminal.tell(notes)
     if params.as_json:
         click.echo(_json(outcome), nl=False)
@@ -246,7 +258,7 @@ def tune_command(context: click.Context, params: Params) -> None:
     Every candidate is checked against float64 before it is timed. Ctrl-C ends the search and records the best.
     """
     refuse_ignored(context, "a program")
-    tune.tune(params)
+    tune.tune(context, params)
 
 
 @cli.command()

@@ -17,7 +17,7 @@ from click.core import ParameterSource
 
 from ..progress import steps
 from . import terminal
-from .modes import FILE, Params, Source, refuse_ignored
+from .modes import FILE, Params, Source, extended, refuse_ignored
 
 if TYPE_CHECKING:
     from xdsl.dialects.builtin import ModuleOp
@@ -64,16 +64,11 @@ class IrSource(Source):
 
     def compile(self, context: click.Context, params: Params) -> None:
         """Prints one level of the program."""
-        from . import reports
-
         refuse_ignored(context, self.mode)
         with terminal.progress(), steps("compiling"):
             compilation = self._compilation(context, params, "auto")
-            if params.as_json:
-                level = {"target": compilation.target, "level": params.ir, "text": compilation.text(params.ir, True)}
-                text, kind = json.dumps(level, indent=1) + "\n", ""
-            else:
-                text, kind = reports.level_text(compilation, params.ir, params.output, params.helpers)
+            with extended(context, params, [compilation]):
+                text, kind = _printed(compilation, params)
         terminal.write_out(text, kind, params.output)
 
     def run(self, context: click.Context, params: Params) -> None:
@@ -87,7 +82,10 @@ class IrSource(Source):
         refuse_ignored(context, self.mode)
         with terminal.progress(), steps("running"):
             compilation = self._compilation(context, params, params.executor)
-            outcome = self.outcome(compilation, _executor(params.executor, compilation), params)
+            with extended(context, params, [compilation]) as results:
+                outcome = results["outcome"] = self.outcome(
+                    compilation, _executor(params.executor, compilation), params
+                )
         reports.print_outcomes({"": outcome}, params.as_json)
 
     def _compilation(self, context: click.Context, params: Params, executor: str) -> Compilation:
@@ -100,6 +98,16 @@ class IrSource(Source):
         target = params.target if not default else program_target(program, AUTO, executor)
         options = {name: getattr(params, name) for name in IR_OPTIONS}
         return compilation_of(program, target, pipeline_given=params.pipeline, **options)
+
+
+def _printed(compilation: Compilation, params: Params) -> tuple[str, str]:
+    """Returns the text that `compile` prints, and its kind for the colours of `terminal.write`."""
+    from . import reports
+
+    if params.as_json:
+        level = {"target": compilation.target, "level": params.ir, "text": compilation.text(params.ir, True)}
+        return json.dumps(level, indent=1) + "\n", ""
+    return reports.level_text(compilation, params.ir, params.output, params.helpers)
 
 
 def _executor(name: str, compilation: Compilation) -> Executor:

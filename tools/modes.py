@@ -7,7 +7,9 @@ and options of `compile` and `tune`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Generator, Mapping, Sequence, Set
+from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from shlex import quote
@@ -18,10 +20,14 @@ import click
 from click.core import ParameterSource
 
 from .. import __version__
+from ..errors import CompileError
 from ..plugins import plugins
 
 if TYPE_CHECKING:
+    from ..frontend.compilation import Compilation
+    from ..frontend.tuning.search import Search
     from ..passes.records import RecordPlans
+    from .reports import Loaded
 
 PREPACK_WEIGHTS = click.option(
     "--prepack-weights/--no-prepack-weights",
@@ -35,7 +41,7 @@ COMPILER |= {"prepack_weights"}
 """The options of `compile_captured`."""
 
 FILE = {"file", "as_json", "debug"}
-SEARCHING = set("budget trials policy device threads kept only explain report".split())
+SEARCHING = set("budget trials policy device threads kept only explain".split())
 WRITING = {"output", "write_record"}
 
 _NOTED = COMPILER - {"target"} | {"dynamic", "fallback"}
@@ -96,6 +102,82 @@ class Source:
         raise NotImplementedError
 
 
+@dataclass(frozen=True)
+class Finished:
+    """State of a command at its end, for extensions.
+
+    Attributes:
+        compilations: the compiled programs, usually one.
+        loaded: the Python program that was compiled, or None for a program of another kind.
+        outcome: results of `run` (`reports.outcome_of`), with the measured times; None for other commands.
+        searches: results of `tune`.
+        error: error that ended the command, or None.
+    """
+
+    compilations: Sequence[Compilation]
+    loaded: Loaded | None = None
+    outcome: Mapping[str, Any] | None = None
+    searches: Sequence[Search] = ()
+    error: CompileError | None = None
+
+
+class Extension:
+    """Options that a plug-in adds to commands, an entry of the group `deplodock.extensions`.
+
+    Attributes:
+        options: for each command the options that it gets.
+        modes: for each command the modes that read the options.
+    """
+
+    options: Mapping[str, Sequence[click.Option]] = {}
+    modes: Mapping[str, Set[str]] = {}
+
+    def finish(self, context: click.Context, params: Params, finished: Finished) -> None:
+        """Called at the end of a command, also after an error of the compiler.
+
+        Args:
+            context: context of the command.
+            params: its parameters.
+            finished: the programs and results.
+        """
+        raise NotImplementedError
+
+
+@cache
+def extensions() -> tuple[Extension, ...]:
+    """Returns the extensions of commands."""
+    return tuple(load()() for load in plugins("deplodock.extensions", (), "extension").values())
+
+
+@contextmanager
+def extended(
+    context: click.Context, params: Params, compilations: Sequence[Compilation], **facts: Any
+) -> Generator[Any]:
+    """Calls the extensions that a command uses, at the end of the `with` block.
+
+    An extension is in use if one of its options is set.
+
+    Args:
+        context: context of the command.
+        params: its parameters.
+        compilations: the compiled programs.
+        facts: further fields of `Finished`. The block may add fields to the dict that it gets.
+
+    Yields:
+        the dict of fields.
+    """
+    names = {e: [str(o.name) for o in e.options.get(str(context.command.name), ())] for e in extensions()}
+    in_use = [e for e, options in names.items() if any(getattr(params, name, None) for name in options)]
+    try:
+        yield facts
+    except CompileError as error:
+        for extension in in_use:
+            extension.finish(context, params, Finished(compilations, **facts, error=error))
+        raise
+    for extension in in_use:
+        extension.finish(context, params, Finished(compilations, **facts))
+
+
 @cache
 def sources() -> tuple[Source, ...]:
     """Returns the kinds of FILE, including those of plug-ins."""
@@ -137,7 +219,7 @@ def workers() -> dict[str, Any]:
 @cache
 def plugin_options(command: str) -> tuple[click.Option, ...]:
     """Returns the options that plug-ins add to a command."""
-    added = [option for source in sources() for option in source.options.get(command, ())]
+    added = [option for part in (*sources(), *extensions()) for option in part.options.get(command, ())]
     if command == "compile" and (emitters := [*plugins("deplodock.emitters", (), "emitter")]):
         text = "In place of a level print what a plug-in makes of the program."
         added.append(click.Option(["--emit"], type=click.Choice(emitters), help=text))
@@ -209,7 +291,11 @@ def modes_of(command: str) -> dict[str, Set[str]]:
     for source in sources():
         modes |= source.modes.get(command, {})
     always: Set[str] = workers().keys() if command == "tune" else set()
-    return {mode: names | always for mode, names in modes.items()}
+    added: dict[str, Set[str]] = {mode: set(always) for mode in modes}
+    for extension in extensions():
+        names = {str(option.name) for option in extension.options.get(command, ())}
+        added |= {mode: added[mode] | names for mode in extension.modes.get(command, ()) if mode in modes}
+    return {mode: names | added[mode] for mode, names in modes.items()}
 
 
 def refuse_ignored(context: click.Context, mode: str) -> None:

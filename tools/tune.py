@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 import json
 import re
 import sys
@@ -18,10 +17,9 @@ from ..errors import CompileError
 from ..progress import steps
 from ..target.attribute import on_cores
 from . import terminal
-from .modes import Params, workers
+from .modes import Params, extended, workers
 from .records_command import open_records
-from .tables import curves, seconds, text_table
-from .terminal import write_file
+from .tables import seconds, text_table
 
 if TYPE_CHECKING:
     from ..backend.host.timing import Timing
@@ -67,16 +65,18 @@ def tune_options(command: Any) -> Any:
         click.option("--records", "kept", metavar="FILE", help="Where trials are kept: the user's own, FILE, or none."),
         click.option("--kernel", "only", multiple=True, metavar="NAME", help="Only this kernel: k0."),
         click.option("--explain", is_flag=True, help="Print what the model predicted beside what was measured."),
-        click.option("--report", metavar="FILE.html", help="All trials and the best time after each, as a page."),
     ):
         command = option(command)
     return command
 
 
-def tune(params: Params, compiled: Callable[[dict[str, Any]], Sequence[Compilation]] | None = None) -> None:
+def tune(
+    context: click.Context, params: Params, compiled: Callable[[dict[str, Any]], Sequence[Compilation]] | None = None
+) -> None:
     """Runs the command.
 
     Args:
+        context: context of the command.
         params: the options of `tune`.
         compiled: function that compiles the programs with options of `compile_captured`; default: the Python program.
     """
@@ -108,10 +108,11 @@ def tune(params: Params, compiled: Callable[[dict[str, Any]], Sequence[Compilati
     records = None if params.kept == "none" else open_records(params.kept, new=True)
     searching = params.budget if device == PREDICTED or loaded is None else (1 - COMPARING) * params.budget
     how = TuneOptions(device, params.policy, searching, params.trials, params.seed, params.threads)
-    searches, device = _searched(compilations, tasks, how, records, params)
-    if records is not None and device != PREDICTED:
-        renew(records, tasks[0].target, device)
-    _tell(searches, loaded, records, params, device, deadline)
+    with extended(context, params, compilations, loaded=loaded) as results:
+        results["searches"], device = _searched(compilations, tasks, how, records, params)
+        if records is not None and device != PREDICTED:
+            renew(records, tasks[0].target, device)
+        _tell(results["searches"], loaded, records, params, device, deadline)
 
 
 def _cluster(params: Params) -> str | None:
@@ -176,8 +177,6 @@ def _tell(
     from ..frontend.tuning.search import as_dict
     from ..passes.record_file import PREDICTED
 
-    if params.report:
-        write_report(params.report, searches)
     commands = {} if loaded is None else _commands(searches, params)
     times = {} if loaded is None or device == PREDICTED else _compared(loaded, searches, params, deadline)
     if params.as_json:
@@ -262,7 +261,7 @@ UNSTEADY = 0.2
 
 def found_text(searches: Sequence[Search], times: Mapping[str, Timing]) -> str:
     """Returns the results of the searches of a program, and the times of its calls."""
-    lines = [line for search in searches for line in _found(search)]
+    lines = [line for search in searches for line in result_lines(search)]
     if searches and (change := searches[0].task.fusion[1]):
         lines.append(f"another plan of fusion is faster: {change}")
     if times:
@@ -273,7 +272,8 @@ def found_text(searches: Sequence[Search], times: Mapping[str, Timing]) -> str:
     return "".join(f"{line}\n" for line in lines)
 
 
-def _found(search: Search) -> list[str]:
+def result_lines(search: Search) -> list[str]:
+    """Returns lines about one search: trials, the best time, its schedule, and advice."""
     task, best = search.task, search.best
     failed = sum(bool(t.failure) for _, t in search.trials)
     times = f", in the program {task.launches} times" if task.launches > 1 else ""
@@ -309,49 +309,6 @@ def explained(search: Search, width: int | None) -> str:
         rows.append([*cells, limit_of(search.task, t), t.candidate.schedule.removeprefix("#tile.schedule")])
     heads = [search.label, "", "predicted", "by it", "limit", search.task.name]
     return text_table(heads, rows, width) if rows else ""
-
-
-def curve_svg(searches: Sequence[Search]) -> str:
-    """Returns the best time after each trial, divided by the time of the planner's pick, as curves in SVG."""
-    from ..frontend.tuning.search import curve
-
-    lines = {}
-    for search in searches:
-        points, first = curve(search), search.untuned.seconds if search.untuned else None
-        scale = first or (points[0][1] if points else 1.0)
-        lines[f"{search.task.name}: {search.task.what}"] = [(float(n), t / scale) for n, t in points]
-    return curves("best time by the planner's pick, after each trial", lines)
-
-
-def write_report(path: str, searches: Sequence[Search]) -> None:
-    """Writes a self-contained page with all trials. Raises CompileError."""
-    parts = [_HEAD, curve_svg(searches)]
-    for search in searches:
-        parts += [f"<h2>{html.escape(search.task.name)}: {html.escape(search.task.what)}</h2>"]
-        parts += [f"<p>{html.escape(line)}</p>" for line in _found(search)]
-        parts.append(_trials(search))
-        parts.append(f"<details><summary>program</summary><pre>{html.escape(search.task.text)}</pre></details>")
-    write_file(path, "\n".join([*parts, "</body></html>\n"]), "--report")
-
-
-_HEAD = """<!doctype html><html lang="en"><head><meta charset="utf-8"><title>deplodock tune</title><style>
-body { font-family: sans-serif; margin: 2em; max-width: 80em } table { border-collapse: collapse; font-size: 90% }
-td, th { border-bottom: 1px solid #ddd; padding: 2px 8px; text-align: left } .best { background: #fdebd3 }
-.failed { color: #a00 } code { font-size: 90% } pre { overflow-x: auto }
-</style></head><body><h1>deplodock tune</h1>"""
-
-
-def _trials(search: Search) -> str:
-    rows = []
-    for number, (at, t) in enumerate(search.trials, 1):
-        kind = "best" if t is search.best else "failed" if t.failure else ""
-        took = t.failure or f"{seconds(t.seconds or 0.0)} {noise_text(t.noise)}"
-        predicted = seconds(t.candidate.predicted) if t.candidate.predicted else ""
-        cells = [str(number), f"{at:.1f} s", took, predicted, t.candidate.schedule.removeprefix("#tile.schedule")]
-        cells.append(" ".join(f"{p}.{o}={v}" for p, o, v in t.candidate.options))
-        rows.append(f'<tr class="{kind}">' + "".join(f"<td>{html.escape(c)}</td>" for c in cells) + "</tr>")
-    heads = "".join(f"<th>{h}</th>" for h in ("trial", "at", search.label, "predicted", "schedule", "options"))
-    return f"<table><tr>{heads}</tr>{''.join(rows)}</table>"
 
 
 @contextmanager

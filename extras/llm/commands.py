@@ -131,7 +131,7 @@ class ModelSource(Source):
             model = build_model(load_config(str(params.file)))
             return [*compile_model(model, **options).compilations.values()]
 
-        tune.tune(params, compiled)
+        tune.tune(context, params, compiled)
 
 
 def _tell(descriptions: Sequence[dict[str, Any]], seconds: float, output: str | None) -> None:

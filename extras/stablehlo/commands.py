@@ -96,7 +96,7 @@ class StableHloSource(IrSource):
             names = {name: options[name] for name in IR_OPTIONS if options.get(name) is not None}
             return [compilation_of(module, machine, pipeline_given=pipeline, **names)]
 
-        tune(params, compiled)
+        tune(context, params, compiled)
 
 
 @cache

@@ -46,6 +46,7 @@ GONE = {
     "standalone": ("compile -c torch.ones(3).exp() --emit standalone", "No such option '--emit'"),
     "ray_workers": ("tune -c torch.ones(3).exp() --ray local", "No such option '--ray'"),
     "llm": ("generate owner/name --prompt-ids 1", "No such command 'generate'"),
+    "report": ("compile -c torch.ones(3).exp() --report x.html", "No such option '--report'"),
     "artifact": ("run -c torch.ones(3).exp() --weights x", "No such option '--weights'"),
     "stablehlo": ("run nosuch.stablehlo", "nosuch.stablehlo: error: cannot read the file"),
     "onnx": ("run nosuch.onnx", "nosuch.onnx: error: cannot read the file"),
@@ -66,7 +67,7 @@ def without(packages: set[str], folder: Path) -> Path:
     return copy
 
 
-@pytest.mark.parametrize("packages", ["llm ray_workers", "artifact llm onnx ray_workers stablehlo standalone"])
+@pytest.mark.parametrize("packages", ["llm ray_workers", "artifact llm onnx ray_workers report stablehlo standalone"])
 def test_the_rest_works_without(packages: str, tmp_path: Path) -> None:
     """All other modules are imported, and a program is compiled, run and tuned."""
     removed = set(packages.split())

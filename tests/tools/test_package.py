@@ -98,7 +98,7 @@ def test_every_imported_package_is_a_dependency() -> None:
 
 
 def test_completion_offers_the_public_names() -> None:
-    plugins = ["Artifact", "from_jax", "from_onnx", "load", "save"]
+    plugins = ["Artifact", "from_jax", "from_onnx", "load", "report", "save"]
     assert dir(deplodock) == sorted([*deplodock.__all__, *plugins, "__version__"])
 
 

@@ -1,0 +1,113 @@
+"use strict";
+const DATA = JSON.parse(document.getElementById("data").textContent);
+const $ = (selector, root = document) => root.querySelector(selector);
+const $$ = (selector, root = document) => [...root.querySelectorAll(selector)];
+const START = {};  // name of a section -> function that is called once, when the section is first shown
+const KEYS = {};   // name of a section -> function of a key, which returns true if it used the key
+
+function make(name, text = "", attributes = {}) {
+  const element = Object.assign(document.createElement(name), attributes);
+  element.textContent = text;
+  return element;
+}
+
+// ---- sections ----
+document.documentElement.classList.add("js");
+const sections = $$("main > section");
+const current = () => $("main > section.current");
+
+function show(name, focus = false) {
+  const section = sections.find(s => s.id === name) || sections[0];
+  for (const s of sections) s.classList.toggle("current", s === section);
+  for (const a of $$("nav a")) {
+    if (a.dataset.section === section.id) a.setAttribute("aria-current", "page");
+    else a.removeAttribute("aria-current");
+  }
+  const start = START[section.id];
+  delete START[section.id];
+  if (start) start(section, DATA.sections[section.id]);
+  if (focus) section.focus({ preventScroll: true });
+}
+
+const named = () => decodeURIComponent(location.hash.slice(1)).split(":");
+addEventListener("hashchange", () => show(named()[0]));
+function go(name) {
+  try { history.replaceState(null, "", "#" + name); } catch { /* a page inside of another has no address of its own */ }
+  show(name.split(":")[0], true);
+}
+for (const a of $$("nav a")) a.addEventListener("click", event => { event.preventDefault(); go(a.dataset.section); });
+
+addEventListener("keydown", event => {
+  if (event.ctrlKey || event.metaKey || event.altKey || /^(INPUT|SELECT|TEXTAREA)$/.test(event.target.tagName)) return;
+  const section = current();
+  if (KEYS[section.id] && KEYS[section.id](event.key)) return event.preventDefault();
+  if (/^[1-9]$/.test(event.key) && sections[event.key - 1]) go(sections[event.key - 1].id);
+});
+
+// ---- copying ----
+addEventListener("click", event => {
+  const button = event.target.closest("button.copy");
+  if (!button) return;
+  const code = $("code", button.parentElement), range = document.createRange();
+  range.selectNodeContents(code);
+  const selection = getSelection();
+  selection.removeAllRanges();
+  selection.addRange(range);
+  const done = () => { button.textContent = "copied"; setTimeout(() => { button.textContent = "copy"; }, 1200); };
+  if (navigator.clipboard) navigator.clipboard.writeText(code.textContent).then(done, () => {});
+  else if (document.execCommand("copy")) done();
+});
+
+// ---- passes ----
+START.passes = (section, data) => {
+  const items = $$(".run", section), detail = $(".detail", section);
+  let selected = -1;
+
+  function select(number, scroll = true) {
+    if (number < 0 || number >= items.length) return;
+    if (selected >= 0) items[selected].setAttribute("aria-selected", "false");
+    selected = number;
+    items[number].setAttribute("aria-selected", "true");
+    if (scroll) items[number].scrollIntoView({ block: "nearest" });
+    const run = data.runs[number];
+    const parts = [make("h3", run.name)];
+    if (run.text !== run.name) parts.push(make("p", run.text, { className: "note" }));
+    if (run.skipped) parts.push(make("p", "Not run: " + run.skipped + "."));
+    if (run.error) parts.push(make("p", "✕ " + run.error, { className: "refused" }));
+    if (run.verdict) parts.push(make("p", run.verdict));
+    if (run.remarks) {
+      const list = make("ul");
+      for (const remark of run.remarks) list.append(make("li", remark));
+      parts.push(list);
+    }
+    if (run.diff) parts.push(diff(run.diff));
+    else if (!run.skipped && !run.error) parts.push(make("p", "The program is unchanged.", { className: "note" }));
+    if (data.help[run.name]) {
+      const help = make("details");
+      help.open = !run.diff;
+      help.append(make("summary", "documentation"), make("pre", data.help[run.name], { className: "help" }));
+      parts.push(help);
+    }
+    detail.replaceChildren(...parts);
+  }
+
+  function diff(text) {
+    const block = make("pre", "", { className: "diff" });
+    for (const line of text.split("\n")) {
+      const kind = { "+": "add", "-": "del", "@": "hunk" }[line[0]] || "";
+      block.append(make("span", line || " ", { className: kind }));
+    }
+    return block;
+  }
+
+  items.forEach((item, number) => item.addEventListener("click", () => select(number, false)));
+  KEYS.passes = key => {
+    const step = { j: 1, k: -1, ArrowDown: 1, ArrowUp: -1 }[key];
+    if (!step || key.startsWith("Arrow") && !section.contains(document.activeElement)) return false;
+    select(selected + step);
+    return true;
+  };
+  select(Math.max(0, data.runs.findIndex(run => run.state === "changed")));
+};
+
+show(named()[0]);
