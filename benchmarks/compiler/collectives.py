@@ -1,6 +1,8 @@
 """Trains a small transformer in two processes, compiled and eager, and prints the differences and the graph breaks.
 
-python -m benchmarks.compiler.collectives  # DDP, FSDP2 and tensor parallelism, compiled for the CPU in both processes
+    python -m benchmarks.compiler.collectives  # DDP, FSDP2 and tensor parallelism, compiled for the CPU
+
+Both processes compile the model, with deplodock and with Inductor, whose lines are printed one below the other.
 """
 
 from __future__ import annotations
@@ -9,14 +11,22 @@ import os
 import socket
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch import nn
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tests" / "frontend"))
 
 from test_collectives import PARALLEL, train  # noqa: E402
+
+BACKENDS: dict[str, Callable[[nn.Module], Any]] = {
+    "deplodock": lambda model: torch.compile(model, backend="deplodock", options={"executor": "cpu"}),
+    "inductor": torch.compile,
+}
 
 
 def work(rank: int) -> None:
@@ -27,16 +37,15 @@ def work(rank: int) -> None:
     dist.init_process_group("gloo")
     for parallel in PARALLEL:
         expected = train(parallel, rank)
-        torch.compiler.reset()
-        counters.clear()
-        results = train(parallel, rank, {"executor": "cpu"})
-        difference = max(float((a - b).abs().max()) for a, b in zip(results, expected, strict=True))
-        if rank == 0:
-            graphs, breaks = counters["stats"]["unique_graphs"], [t.split("\n")[0] for t in counters["graph_break"]]
-            print(
-                f"{parallel.__name__}: {graphs} graphs, largest difference {difference:.1e}, breaks: {breaks}",
-                flush=True,
-            )
+        for name, compile in BACKENDS.items():
+            torch.compiler.reset()
+            counters.clear()
+            results = train(parallel, rank, compile)
+            difference = max(float((a - b).abs().max()) for a, b in zip(results, expected, strict=True))
+            if rank == 0:
+                graphs, breaks = counters["stats"]["unique_graphs"], [t.split("\n")[0] for t in counters["graph_break"]]
+                head = f"{parallel.__name__}, {name}: {graphs} graphs, largest difference {difference:.1e}"
+                print(f"{head}, breaks: {breaks}", flush=True)
     dist.destroy_process_group()
 
 

@@ -87,22 +87,27 @@ def tensor_parallel(model: nn.Module) -> nn.Module:
     return model
 
 
+def compiled(model: nn.Module) -> Any:
+    """Compiles a wrapped model with deplodock."""
+    return torch.compile(model, backend="deplodock", options=OPTIONS)
+
+
 PARALLEL = (data_parallel, fully_sharded, tensor_parallel)
 
 
 def train(
-    parallel: Callable[[nn.Module], nn.Module], rank: int, options: dict[str, Any] | None = None
+    parallel: Callable[[nn.Module], nn.Module], rank: int, compile: Callable[[nn.Module], Any] = lambda model: model
 ) -> list[torch.Tensor]:
     """Returns the losses and the local parameters of two steps.
 
     Args:
         parallel: wraps the model.
         rank: number of the process.
-        options: options of the backend, or None to train in eager PyTorch.
+        compile: returns the function of the wrapped model that is called; default: the model, in eager PyTorch.
     """
     torch.manual_seed(0)
     model = parallel(Transformer())
-    run = model if options is None else torch.compile(model, backend="deplodock", options=options)
+    run = compile(model)
     optimizer, losses = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9), []
     generator = torch.Generator().manual_seed(0 if parallel is tensor_parallel else rank)
     for _ in range(2):
@@ -153,7 +158,7 @@ def check_steps(parallel: Callable[[nn.Module], nn.Module], rank: int) -> None:
     expected = train(parallel, rank)
     torch.compiler.reset()
     counters.clear()
-    results = train(parallel, rank, OPTIONS if rank == 0 else None)
+    results = train(parallel, rank, compiled) if rank == 0 else train(parallel, rank)
     torch.testing.assert_close(results, expected, rtol=1e-4, atol=1e-5)
     if rank == 0:
         # Dynamo breaks the graph inside of the wrapper of DDP, for every backend.
@@ -167,15 +172,15 @@ def check_collectives(rank: int) -> None:
     for name, program in collectives().items():
         expected = program(x)
         if rank == 0:
-            compiled = deplodock.compile(program, (x,), **OPTIONS)
-            steps = [compiled.captured.eager[s.function] for s in make_plan(compiled.compilation.at("kernel")).eager]
+            function = deplodock.compile(program, (x,), **OPTIONS)
+            steps = [function.captured.eager[s.function] for s in make_plan(function.compilation.at("kernel")).eager]
             assert all(not call.reason and call.arguments.endswith("'0'") for call in steps)
             issued = [call.operator.partition(".")[2] for call in steps]
             if name == "repeated":
                 assert issued == ["all_reduce"] * 4
                 with pytest.raises(ArtifactError, match="all_reduce"):
-                    compiled.save("unused")
-            results = compiled(x)
+                    function.save("unused")
+            results = function(x)
         else:
             results = program(x)
         torch.testing.assert_close(results, expected)
