@@ -220,10 +220,13 @@ def _asked_for(program: Loaded, params: Params) -> tuple[str, str]:
 @click.option("--bench", is_flag=True, help="Time it beside eager PyTorch and torch.compile; compare their errors.")
 @click.option("--profile", is_flag=True, help="Time each kernel: measured here, or predicted where it cannot run.")
 @click.option("--predict", is_flag=True, help="Tell what the planning model expects of each kernel on a GPU.")
+@click.option("--bisect", is_flag=True, help="Name the first pass, or operator, whose values differ from PyTorch's.")
 @click.option("--plot", metavar="FILE.svg", help="With --bench: the times as bars.")
 @click.option("--trace", metavar="FILE", help="Passes and kernels as a timeline for Perfetto or chrome://tracing.")
 def run(context: click.Context, params: Params) -> None:
     """Run a program, compare it with PyTorch and, on the CPU, time both; the exit code is 1 where they differ."""
+    if getattr(params, "bisect", False):
+        return _bisect(context, params)
     refuse_ignored(context, "a program")
     with terminal.progress(quiet=params.verbose > 1):
         with steps("loading PyTorch"):
@@ -246,6 +249,22 @@ def run(context: click.Context, params: Params) -> None:
     else:
         terminal.write(text, "outcome", sys.stdout)
     if outcome["ok"] is False or outcome.get("bench", {}).get("right") is False:
+        raise SystemExit(1)
+
+
+def _bisect(context: click.Context, params: Params) -> None:
+    """Prints the part of the compiler after which the values of a program differ from PyTorch's (`run --bisect`)."""
+    refuse_ignored(context, "--bisect")
+    with terminal.progress(quiet=params.verbose > 1):
+        with steps("loading PyTorch"):
+            from ..frontend.executors import check_executor
+            from . import bisection
+        check_executor(params.executor)
+        choose_target(params, params.executor)
+        outcome = bisection.bisect_loaded(_load(params, [], facts(context, params)), params.executor)
+    text = _json(bisection.as_dict(outcome)) if params.as_json else bisection.outcome_text(outcome, params.verbose > 0)
+    terminal.write(terminal.fitted(text, terminal.width_of(sys.stdout)), "diff", sys.stdout)
+    if outcome.culprit is not None:
         raise SystemExit(1)
 
 

@@ -60,7 +60,10 @@ MODES: dict[str, Modes] = {
         "--emit": _PROGRAM | WRITING | {"emit"},
         "a program": _PROGRAM | WRITING | {"ir", "helpers", "emit", "explain", "print_pipeline"},
     },
-    "run": {"a program": _PROGRAM | {"executor", "bench", "profile", "predict", "plot", "trace"}},
+    "run": {
+        "--bisect": _PROGRAM | {"executor", "bisect"},
+        "a program": _PROGRAM | {"executor", "bench", "profile", "predict", "plot", "trace"},
+    },
     "tune": {"a program": (_PROGRAM | SEARCHING) - {"record", "schedule"}},
 }
 

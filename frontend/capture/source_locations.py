@@ -41,7 +41,14 @@ _TORCH = os.path.dirname(os.path.abspath(torch.__file__)) + os.sep
 _FRONTEND = os.path.dirname(os.path.abspath(__file__)) + os.sep
 _PACKAGE = os.path.dirname(os.path.dirname(_FRONTEND[:-1]))
 _DRIVERS = tuple(
-    os.path.join(_PACKAGE, *path) for path in (("frontend", "api.py"), ("frontend", "dynamo.py"), ("extras", ""))
+    os.path.join(_PACKAGE, *path)
+    for path in (
+        ("frontend", "api.py"),
+        ("frontend", "dynamo.py"),
+        ("frontend", "bisection", ""),
+        ("extras", ""),
+        ("tools", ""),
+    )
 )
 _TYPED = (EXPRESSION, "<stdin>", "<ipython-input-", "<python-input-")
 """Prefixes of the file names of code that was typed."""
@@ -165,6 +172,11 @@ def defined_at(function: Any) -> str | None:
     code = getattr(inspect.unwrap(method), "__code__", None) if callable(method) else None
     if code is not None and is_users(code.co_filename):
         return f"{shown(code.co_filename)}:{code.co_firstlineno}"
+    return users_place()
+
+
+def users_place() -> str | None:
+    """Returns `file:line` of the innermost running frame of the user's code, or None."""
     frame = _users_frame()
     return None if frame is None else f"{shown(frame.f_code.co_filename)}:{frame.f_lineno}"
 
