@@ -32,7 +32,8 @@ def assembled(title: str, subtitle: str, sections: Sequence[Section]) -> str:
         subtitle: a line below the title.
         sections: the sections.
     """
-    style, script = ((_ASSETS / name).read_text(encoding="utf-8") for name in ("report.css", "report.js"))
+    names = "report.css", "drawings.css", "report.js"
+    *styles, script = ((_ASSETS / name).read_text(encoding="utf-8") for name in names)
     links = [
         element("a", s.title, href=f"#{s.name}", data_section=s.name, title=f"key {number}" if number < 10 else None)
         for number, s in enumerate(sections, 1)
@@ -50,7 +51,7 @@ def assembled(title: str, subtitle: str, sections: Sequence[Section]) -> str:
             element("meta", charset="utf-8"),
             element("meta", name_="viewport", content="width=device-width, initial-scale=1"),
             element("title", f"{title} · deplodock"),
-            element("style", Html(style)),
+            element("style", Html("".join(styles))),
         ]
     )
     footer = element(

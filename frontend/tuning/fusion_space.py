@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from xdsl.dialects.builtin import ModuleOp
+from xdsl.dialects.func import FuncOp
 from xdsl.ir import Block, Operation, SSAValue
 from xdsl.passes import ModulePass
 
@@ -128,6 +129,7 @@ class FusionPrices:
         schedule: argument of `--schedule` for the plan.
         launches: number of launches of a call, after later passes have fused nests with each other.
         kernels: kernels of the plan in program order, one for each materialised tensor.
+        functions: name of a function that `@main` calls -> its kernels.
         cuts: tensors that a plan may materialise, except results of the program, in program order.
     """
 
@@ -135,6 +137,7 @@ class FusionPrices:
     schedule: str
     launches: int
     kernels: tuple[FusedKernel, ...]
+    functions: dict[str, tuple[FusedKernel, ...]]
     cuts: tuple[FusionCut, ...]
 
 
@@ -154,7 +157,7 @@ def fusions(compilation: Compilation) -> Iterator[Fusion]:
             continue
 
 
-def fusion_prices(compilation: Compilation, most: int | None = None) -> FusionPrices | None:
+def fusion_prices(compilation: Compilation, most: int | None = None, partly: bool = False) -> FusionPrices | None:
     """Returns the fusion plan of a program with the price of each cut.
 
     Each price is the predicted time of a plan that differs in one tensor. So one price takes about as long as the
@@ -163,6 +166,7 @@ def fusion_prices(compilation: Compilation, most: int | None = None) -> FusionPr
     Args:
         compilation: the program. Its options may set the plan (`schedule="roots=%3"`).
         most: largest number of tensors that are priced, or None. If there are more, no tensor is priced.
+        partly: whether materialised tensors are priced even then.
 
     Returns:
         None for a pipeline without `tensor-plan-fusion`, or if no tensor may be materialised.
@@ -176,13 +180,16 @@ def fusion_prices(compilation: Compilation, most: int | None = None) -> FusionPr
     times, chosen = dict[str, float](), space.chosen()
     kernels, base = fused_kernels(space.planned), _predict(chosen, times)
     cuts = {i: space.cut(i, kernels) for i in sorted((*space.required, *space.choices))}
-    if most is None or len(space.choices) <= most:
-        for i in counted("pricing fusion", [*space.choices], "values"):
-            cuts[i] = _priced(space, cuts[i], times)
-    else:
+    priced = [*space.choices]
+    if most is not None and len(priced) > most:
         reason = f"not priced, because more than {most} values may be materialised"
-        cuts |= {i: replace(cuts[i], refusal=reason) for i in space.choices}
-    return FusionPrices(base, space.schedule(chosen.roots), chosen.launches, kernels, tuple(cuts.values()))
+        cuts |= {i: replace(cuts[i], refusal=reason) for i in priced}
+        priced = [i for i in priced if partly and cuts[i].materialized]
+    for i in counted("pricing fusion", priced, "values"):
+        cuts[i] = _priced(space, replace(cuts[i], refusal=""), times)
+    called = {name: fused_kernels(space.planned, name) for name in _functions(space.planned)}
+    called.pop(main_function(space.planned).sym_name.data)
+    return FusionPrices(base, space.schedule(chosen.roots), chosen.launches, kernels, called, tuple(cuts.values()))
 
 
 def _priced(space: _Space, cut: FusionCut, times: dict[str, float]) -> FusionCut:
@@ -326,9 +333,20 @@ def _positions(roots: Sequence[int]) -> str:
     return ",".join(map(str, roots))
 
 
-def fused_kernels(planned: ModuleOp) -> tuple[FusedKernel, ...]:
-    """Returns the kernels of `@main` in a program at the tensor level with a fusion plan, in program order."""
-    main = main_function(planned.clone())
+def _functions(module: ModuleOp) -> dict[str, FuncOp]:
+    """Returns the functions of a module that have a body, by name."""
+    return {op.sym_name.data: op for op in module.ops if isinstance(op, FuncOp) and not op.is_declaration}
+
+
+def fused_kernels(planned: ModuleOp, function: str | None = None) -> tuple[FusedKernel, ...]:
+    """Returns the kernels of a function in program order.
+
+    Args:
+        planned: the program at the tensor level with a fusion plan.
+        function: name of the function, or None for `@main`.
+    """
+    copy = planned.clone()
+    main = main_function(copy) if function is None else _functions(copy)[function]
     names, fused = {value: name for name, value in value_names(main).items()}, materialized(main)
     sites = {v: _origin(v.owner) for v in names if isinstance(v.owner, Operation)}
     order = {value: i for i, value in enumerate(names)}

@@ -30,7 +30,11 @@ function show(name, focus = false) {
 }
 
 const named = () => decodeURIComponent(location.hash.slice(1)).split(":");
-addEventListener("hashchange", () => show(named()[0]));
+addEventListener("hashchange", () => {
+  show(named()[0]);
+  const target = document.getElementById(named().join(":"));
+  if (target) target.scrollIntoView({ block: "center" });
+});
 function go(name) {
   try { history.replaceState(null, "", "#" + name); } catch { /* a page inside of another has no address of its own */ }
   show(name.split(":")[0], true);

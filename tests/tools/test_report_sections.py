@@ -1,0 +1,106 @@
+"""Sections of the report page about fusion, schedules, layouts, times, memory and other runs: data, texts, escaping."""
+
+from __future__ import annotations
+
+import pytest
+from xdsl.dialects.func import FuncOp
+
+from deplodock.dialects.loop import NestOp
+from deplodock.extras.report import candidates, fusion
+from deplodock.extras.report.graph import arrange
+from deplodock.extras.report.program import ReportedProgram
+from deplodock.frontend.tuning.fusion_space import explain_fusion, fusion_prices
+from deplodock.passes.planning.choose import explain_nest
+from deplodock.tools.reports import Loaded, load
+
+CODE = "torch.relu(torch.randn(32, 64) @ torch.randn(64, 48)) @ torch.randn(48, 32)"
+
+
+@pytest.fixture(scope="module")
+def loaded() -> Loaded:
+    return load(None, CODE, "sm_90a", record="none")
+
+
+@pytest.fixture(scope="module")
+def program(loaded: Loaded) -> ReportedProgram:
+    return ReportedProgram(loaded.compilation, loaded=loaded)
+
+
+def test_fusion_has_the_prices_of_explain(program: ReportedProgram) -> None:
+    section, prices = fusion.section(program), fusion_prices(program.compilation)
+    assert section is not None
+    assert prices is not None
+    text, priced = explain_fusion(program.compilation), [c for c in prices.cuts if c.seconds is not None]
+    assert len(priced) >= 2
+    for cut in priced:
+        assert cut.seconds is not None
+        price = f"{(cut.seconds - prices.seconds) * 1e6:+.2f} us"
+        assert f"the other way {price}: --schedule '{cut.schedule}'" in text
+        assert f"{'cut' if cut.materialized else 'keep'} {price}" in section.html
+        assert f"--schedule &#x27;{cut.schedule}&#x27;" in section.html
+    assert {c["name"]: c["seconds"] for c in section.data["cuts"]} == {c.name: c.seconds for c in prices.cuts}
+    assert "<expression>" not in section.html
+    assert "&lt;expression&gt;:1" in section.html
+
+
+def test_graph_has_all_kernels_and_reads(program: ReportedProgram) -> None:
+    prices, tensors = fusion_prices(program.compilation, 0), program.compilation.at("tensor")
+    assert prices is not None
+    (main,) = (op for op in tensors.ops if isinstance(op, FuncOp))
+    graph = fusion.graph_of(main, prices.kernels, fusion.nest_names(program.compilation))
+    kernels = [node for node in graph if node.kind == "kernel"]
+    assert [node.stored for node in kernels] == [(k.root,) for k in prices.kernels]
+    assert [node.reads for node in kernels] == [k.reads for k in prices.kernels]
+    assert [node.title.split(" ")[0] for node in kernels] == [f"k{i}" for i in range(len(kernels))]
+    assert [node.title for node in graph if node.kind == "argument"] == ["%x", "%x1", "%x2"]
+
+
+def test_arranged_graphs_have_no_overlaps() -> None:
+    sizes = {name: (50.0, 20.0) for name in "abcdef"}
+    edges = [("a", "c"), ("b", "c"), ("a", "f"), ("c", "d"), ("c", "e"), ("d", "f"), ("e", "f")]
+    layout = arrange(sizes, edges)
+    boxes = [*layout.corners.values()]
+    assert all(x >= 0 and x + 50 <= layout.width + 1e-6 for x, _ in boxes)
+    for i, (x, y) in enumerate(boxes):
+        assert all(abs(x - other) >= 50 or abs(y - row) >= 20 for other, row in boxes[:i])
+    for (source, target), route in zip(edges, layout.routes, strict=True):
+        assert route[0][1] == layout.corners[source][1] + 20
+        assert route[-1][1] == layout.corners[target][1]
+        assert [y for _, y in route] == sorted(y for _, y in route)
+
+
+def test_candidates_are_those_of_explain(program: ReportedProgram, loaded: Loaded) -> None:
+    section = candidates.section(program)
+    assert section is not None
+    compilation = program.compilation
+    nests = [op for op in compilation.at("loop").walk() if isinstance(op, NestOp)]
+    decided = [op.attributes["schedule"] for op in compilation.scheduled().walk() if isinstance(op, NestOp)]
+    assert len(section.data) == len(nests) > 1
+    for nest, data, schedule in zip(nests, section.data, decided, strict=True):
+        lines = explain_nest(data["name"], nest, compilation.resolved).splitlines()
+        assert f"{data['schedules']} schedules for" in lines[0]
+        assert data["chosen"] == str(schedule)
+        for number, c in enumerate(data["candidates"], 1):
+            assert lines[number].startswith(f"  {number}. {c['cost'] * 1e6:.2f} us")
+            assert c["schedule"].removeprefix("#tile.schedule") in lines[number]
+            assert all(f"{part} {seconds * 1e6:.2f}" in lines[number] for part, seconds in c["parts"].items())
+
+
+def test_refused_candidates_are_listed_with_their_reasons() -> None:
+    compilation = load(None, "nn.RMSNorm(2048)(torch.randn(1, 32, 2048))", "sm_90a", record="none").compilation
+    (nest,), section = candidates.candidates_of(compilation), candidates.section(ReportedProgram(compilation))
+    assert section is not None
+    assert f"{len(nest.refused)} schedules refused" in section.html
+    assert all(c.refused in section.html for c in nest.refused)
+    assert f"{len(nest.ranked) - len(nest.refused) - candidates.SHOWN} slower candidates" in section.html
+
+
+def test_pasted_schedule_replaces_the_choice(program: ReportedProgram, loaded: Loaded) -> None:
+    first, *_ = candidates.candidates_of(program.compilation)
+    other = first.possible[2].schedule
+    argument = candidates.schedule_argument(first, other)
+    assert f"--schedule &#x27;{argument}&#x27;" in candidates.section(program).html  # pyright: ignore
+    changed = load(None, CODE, "sm_90a", record="none", schedule=argument).compilation
+    chosen, *_ = candidates.candidates_of(changed)
+    assert chosen.chosen.schedule == other != first.chosen.schedule
+    assert candidates.paste_prefix(load(None, CODE, "sm_90a", schedule="roots=%2; warps=2").compilation) == "roots=%2; "
