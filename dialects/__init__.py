@@ -31,6 +31,9 @@ the target attributes."""
 LEVELS = ("torch", "tensor", "loop", "tile", "kernel", "cuda")
 """Levels from top to bottom. The last one is text, all others are dialects."""
 
+MACHINE_CODE = {"ptx": "cuda", "sass": "cuda", "asm": "cpp"}
+"""Name of a text of machine code -> the text from which it is compiled (`frontend/machine_code.py`)."""
+
 UPSTREAM_DIALECTS = {
     "affine": "xdsl.dialects.affine:Affine",
     "arith": "xdsl.dialects.arith:Arith",

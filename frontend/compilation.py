@@ -13,6 +13,7 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import InitVar, dataclass, field, replace
 from itertools import takewhile
+from pkgutil import resolve_name
 from typing import Any
 
 import torch
@@ -21,9 +22,9 @@ from xdsl.passes import ModulePass
 from xdsl.utils.arg_spec import ParameterListType
 
 from ..backend.host.launch_plan import Buffer, LaunchPlan, make_plan
-from ..dialects import LEVELS, make_context
+from ..dialects import LEVELS, MACHINE_CODE, make_context
 from ..dialects.loop import NestOp
-from ..dialects.support.printing import WIDTH, PrintedText, print_module, print_with_owners
+from ..dialects.support.printing import WIDTH, print_module
 from ..errors import CompileError, TargetError, raised_at
 from ..passes.analysis.host_memory import HostMemory
 from ..passes.pass_manager import Observer, Remark, collect_remarks, run_passes
@@ -46,6 +47,9 @@ PIPELINE_TO = {
     "kernel": "tile-to-kernel",
 }
 """Level -> named pipeline that lowers to it from the level above."""
+
+MACHINE_TEXT = f"{__package__}.machine_code:machine_text"
+"""Function that returns the text of machine code. It is imported when it is called, because it needs compilations."""
 
 Steps = Mapping[str, tuple[ModulePass, ...]]
 """Level -> passes that lower to it from the level above."""
@@ -128,7 +132,7 @@ class Compilation:
     seconds: list[tuple[str, float]] = field(default_factory=list[tuple[str, float]])
     skipped: list[tuple[str, str]] = field(default_factory=list[tuple[str, str]])
     _levels: dict[str, ModuleOp] = field(default_factory=dict[str, ModuleOp])
-    _texts: dict[str, PrintedText] = field(default_factory=dict[str, PrintedText])
+    _texts: dict[str, str] = field(default_factory=dict[str, str])
 
     def __post_init__(self, machine: Target | None) -> None:
         self.record = consulted_record(self.record) if self.record != NONE else None
@@ -288,18 +292,18 @@ class Compilation:
     @property
     def cuda(self) -> str:
         """CUDA source of all kernels."""
-        from ..backend.cuda.printer import cuda_with_owners
+        from ..backend.cuda.printer import print_cuda
 
-        return self._printed("print-cuda", cuda_with_owners).text
+        return self._printed("print-cuda", print_cuda)
 
     @property
     def cpp(self) -> str:
         """C++ source of all kernels, for the target `cpu`."""
-        from ..backend.cpu.printer import cpp_with_owners
+        from ..backend.cpu.printer import print_cpp
 
-        return self._printed("print-cpp", cpp_with_owners).text
+        return self._printed("print-cpp", print_cpp)
 
-    def _printed(self, name: str, printer: Callable[[ModuleOp], PrintedText]) -> PrintedText:
+    def _printed(self, name: str, printer: Callable[[ModuleOp], str]) -> str:
         if name not in self._texts:
             module, start = self.at("kernel"), time.perf_counter()
             self._texts[name] = printer(module)
@@ -311,18 +315,13 @@ class Compilation:
 
         CUDA and C++ start with a comment of facts about the program, such as versions (`stamp_comment`). The text of
         the torch level contains the locations of the Python source, that of other levels only with `with_locations`.
+        `ptx`, `sass` (GPU) and `asm` (CPU) are machine code.
         """
+        if level in MACHINE_CODE:
+            return resolve_name(MACHINE_TEXT)(self, level)
         if level == "cuda" or level == "cpp" and on_cores(self.target):
             return stamp_comment(self.at("kernel")) + (self.cpp if on_cores(self.target) else self.cuda)
         return print_module(self.at(level), debuginfo=with_locations or level == "torch", width=WIDTH)
-
-    def text_with_owners(self, level: str) -> PrintedText:
-        """Returns the text of a level, as `text` returns it, with the operations of each line."""
-        if level in ("cuda", "cpp"):
-            text = self.text(level)
-            (printed,) = self._texts.values()
-            return printed.preceded_by(text.removesuffix(printed.text))
-        return print_with_owners(self.at(level), debuginfo=level == "torch", width=WIDTH)
 
 
 def _default_steps(levels: Sequence[str], options: dict[str, ParameterListType], insert: Sequence[str]) -> Steps:
@@ -480,7 +479,7 @@ class _Clock(Observer):
 
 
 def _position(level: str) -> int:
-    if level == "cpp":
+    if level == "cpp" or level in MACHINE_CODE:
         level = "cuda"
     if level not in LEVELS:
         raise CompileError(f"unknown level {level!r}; the levels are {', '.join(LEVELS)}")

@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 
+from ..backend.cuda.resources import Resources, expected_resources
 from ..backend.cuda.runtime.timing import Counters
 from ..backend.host.launch_plan import make_plan
 from ..backend.host.timing import Span
@@ -63,6 +64,7 @@ class Kernel:
         tensor_cores: whether a matmul runs on tensor cores.
         predicted: seconds of a launch by the planning model.
         limit: resource that limits the kernel by the planning model.
+        expected: resources of a kernel of a GPU by the planning model.
     """
 
     name: str
@@ -76,6 +78,7 @@ class Kernel:
     tensor_cores: bool
     predicted: float
     limit: str
+    expected: Resources | None = None
 
 
 @dataclass(frozen=True)
@@ -171,21 +174,25 @@ def kernels_of(compilation: Compilation, size: Size = typical) -> list[Kernel]:
             tuple(str(s).removeprefix("#tile.schedule") for s in schedules),
             tuple(dict.fromkeys(filter(None, lines))),
             any(on_tensor_cores(info, atom, target) for info, atom in atoms),
-            *_predicted(parts, target),
+            *_predicted(parts, target, f.threads),
         )
         kernels.append(kernel)
     return kernels
 
 
-def _predicted(nests: Sequence[NestOp], target: Target) -> tuple[float, str]:
-    """Returns the predicted seconds of a launch that computes several nests, and the limit of the longest nest.
+def _predicted(nests: Sequence[NestOp], target: Target, threads: int) -> tuple[float, str, Resources | None]:
+    """Returns the predicted seconds and the resources of a launch of several nests, and the limit of the longest nest.
 
-    The time to start a launch counts once.
+    The time to start a launch counts once. The resources, of blocks of `threads` threads, are None on a CPU.
     """
     predictions: list[Prediction] = [model_of(NestInfo(nest), target).predict(schedule_of(nest)) for nest in nests]
     starts = [min(p.times.start, target.rates.launch + target.rates.ramp) for p in predictions]
     seconds = sum(p.seconds for p in predictions) - (sum(starts) - max(starts))
-    return seconds, max(predictions, key=lambda p: p.seconds).limit
+    limit = max(predictions, key=lambda p: p.seconds).limit
+    if target.core is not None:
+        return seconds, limit, None
+    most = (int(max(getattr(p, name) for p in predictions)) for name in ("registers", "shared"))
+    return seconds, limit, expected_resources(target, threads, *most, int(min(p.resident for p in predictions)))
 
 
 def predicted(compilation: Compilation) -> Profile:

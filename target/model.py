@@ -427,8 +427,8 @@ def launch_registers(threads: int, blocks_per_sm: int = 1) -> int:
     return min(REGISTERS_PER_SM // (32 * PARTITIONS * -(-warps // PARTITIONS)), REGISTERS) // 8 * 8
 
 
-def occupancy(target: Target, threads: Any, registers: Any, shared: Any) -> Any:
-    """Returns how many blocks run on an SM at once; 0 if a block does not fit.
+def block_limits(target: Target, threads: Any, registers: Any, shared: Any) -> dict[str, Any]:
+    """Returns how many blocks run on an SM at once by each limit, by its name; 0 if a block does not fit.
 
     The last three arguments may be numbers or arrays of numbers.
 
@@ -440,8 +440,22 @@ def occupancy(target: Target, threads: Any, registers: Any, shared: Any) -> Any:
     """
     warps = -(-threads // 32)
     registers_per_warp = -(-np.maximum(registers, 1) * 32 // 256) * 256
-    limits = [32 if target.threads_per_sm == 2048 else 24, target.threads_per_sm // (warps * 32)]
-    limits.append(REGISTERS_PER_SM // PARTITIONS // registers_per_warp * PARTITIONS // warps)
-    limits.append(np.floor_divide(target.shared_per_sm, shared + RESERVED))
-    fits = (shared <= target.shared_per_block) & (registers <= REGISTERS)
-    return np.where(fits, reduce(np.minimum, limits), 0)
+    held = REGISTERS_PER_SM // PARTITIONS // registers_per_warp * PARTITIONS // warps
+    return {
+        "threads": target.threads_per_sm // (warps * 32),
+        "registers": np.where(registers <= REGISTERS, held, 0),
+        "shared memory": np.where(shared <= target.shared_per_block, target.shared_per_sm // (shared + RESERVED), 0),
+        "blocks": 32 if target.threads_per_sm == 2048 else 24,
+    }
+
+
+def occupancy(target: Target, threads: Any, registers: Any, shared: Any) -> Any:
+    """Returns how many blocks run on an SM at once; 0 if a block does not fit. The arguments are as for `block_limits`.
+
+    Args:
+        target: the GPU.
+        threads: threads of a block.
+        registers: registers of a thread.
+        shared: bytes of shared memory of a block.
+    """
+    return reduce(np.minimum, block_limits(target, threads, registers, shared).values())

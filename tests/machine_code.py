@@ -13,10 +13,10 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from support.disassembly import disassemble
 from support.static_gates import machine_code
 
 from benchmarks.common.cases import Case, cases
+from deplodock.backend.cuda.disassembly import disassemble
 from deplodock.backend.cuda.runtime.nvrtc import compile_cubin
 from deplodock.frontend.capture.export import capture
 from deplodock.frontend.compilation import Compilation

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ..dialects import LEVELS
+from ..dialects import LEVELS, MACHINE_CODE
 from ..errors import REMEDIES, CompileError, DeplodockError, missing_package, one_line, raised_at
 from ..frontend import RARE_COLLECTIONS
 from ..plugins import plugin, plugins
@@ -150,9 +150,10 @@ def cli() -> None:
 @_program_options("sm_90a")
 @click.option(
     "--ir",
-    type=click.Choice([*LEVELS, "cpp"]),
+    type=click.Choice([*LEVELS, "cpp", *MACHINE_CODE]),
     default="cuda",
-    help="The level to print. By default the text: cuda, or cpp for a CPU.",
+    help="The level to print. By default the text: cuda, or cpp for a CPU. ptx and sass: machine code of a GPU, by"
+    " NVRTC; asm: that of a CPU.",
 )
 @click.option(
     "--helpers/--no-helpers",
@@ -208,7 +209,8 @@ def _asked_for(program: Loaded, params: Params) -> tuple[str, str]:
         text = plugin("deplodock.emitters", emitter, "emitter")(compilation)
         return (_json({"target": params.target, "text": text}) if params.as_json else text), "cuda"
     if params.as_json:
-        return _json(reports.as_json(program, params.ir, terminal.is_kept(params.output))), ""
+        machine = params.verbose > 0 or params.ir in MACHINE_CODE
+        return _json(reports.as_json(program, params.ir, terminal.is_kept(params.output), machine)), ""
     return reports.level_text(compilation, params.ir, params.output, params.helpers)
 
 

@@ -24,6 +24,8 @@ def measure_cores() -> None:
 
 def examine() -> dict[str, str]:
     """Returns the version or description of each tool and device, or the reason why it cannot be used."""
+    from ..backend.cpu.disassembly import objdump
+    from ..backend.cuda.disassembly import nvdisasm
     from ..backend.cuda.runtime.nvrtc import nvrtc_version
     from ..backend.host.compiler import compiler
 
@@ -35,9 +37,10 @@ def examine() -> dict[str, str]:
         "GPU": _gpu,
         "CuPy": _cupy,
         "NVRTC": nvrtc_version,
-        "nvdisasm": lambda: version("nvidia-cuda-nvdisasm"),
+        "nvdisasm": lambda: _tool(nvdisasm()),
         "nvcc": lambda: _tool("nvcc"),
         "C++ compiler": lambda: _tool(compiler()),
+        "objdump": lambda: _tool(objdump()),
         "calls": _calls,
         "cores": _cores,
         "measured": _measured,

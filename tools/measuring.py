@@ -18,6 +18,7 @@ from ..backend.cuda.runtime.timing import count, ncu_missing
 from ..errors import ExecutionError
 from ..frontend.bench import MAX_ERROR_RATIO, OURS, REGIMES, Measurement, environment, measure, quick_look
 from ..frontend.executors import DEFAULT_GPU, compiler_missing, cuda_missing
+from ..frontend.machine_code import MachineCode
 from ..frontend.profile import Profile, measured, predicted
 from ..target.attribute import on_cores
 from .reports import Loaded
@@ -72,7 +73,9 @@ def measure_more(
         profile, uncounted = _profile(loaded, arguments)
         outcome["profile"] = profile.as_dict()
         if params.profile:
-            parts += [*_profile_text(profile, width), *([uncounted] if uncounted else [])]
+            code = loaded.machine_code
+            outcome["profile"]["machine_code"] = code.facts()
+            parts += [*_profile_text(profile, width), *([uncounted] if uncounted else []), *_machine_text(code)]
         if params.trace:
             write_trace(params.trace, loaded.compilation.seconds, profile)
     if params.predict:
@@ -150,6 +153,12 @@ def _profile_text(profile: Profile, width: int | None) -> list[str]:
     if any(c.limit == "neither" for c in profile.costs):
         note += " `neither`: less than half of both roofs, so instructions or latencies."
     return [f"\n{profile.source}", profile_table(profile, width), note]
+
+
+def _machine_text(code: MachineCode) -> list[str]:
+    """Returns the resources and the hot loop of each kernel, with the numbers of the planning model."""
+    kernels = [f"{name}: {line}" for name, k in code.kernels.items() for line in k.described()]
+    return [*([""] if kernels else []), *kernels, *code.described()]
 
 
 def _threads() -> str:

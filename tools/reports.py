@@ -8,6 +8,7 @@ import sys
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from typing import Any
 
 import click
@@ -16,6 +17,7 @@ import torch
 from ..backend.check_each import operand_roundoff
 from ..backend.cpp.writer import fold_sections
 from ..backend.host.launch_plan import make_plan
+from ..dialects import MACHINE_CODE
 from ..dialects.kernel import FuncOp
 from ..dialects.loop import NestOp
 from ..dialects.shapes.binding import bind_sizes, symbols_of
@@ -33,7 +35,8 @@ from ..frontend.capture.export import capture
 from ..frontend.comparison import compare, tolerances
 from ..frontend.compilation import Compilation, compile_captured, fullest_step
 from ..frontend.executors import make_executor
-from ..frontend.profile import kernels_of
+from ..frontend.machine_code import MachineCode, longest_kernels
+from ..frontend.profile import Kernel, kernels_of
 from ..passes.analysis.host_memory import MEMORY_LIMIT, limit_of
 from ..passes.pass_manager import Observer, PrintChanges
 from ..passes.planning.choose import Candidate, explain_nest, rank
@@ -60,6 +63,16 @@ class Loaded:
         """Returns the same program for another target, with the same options."""
         compilation = compile_captured(self.captured, target, **{**self.options, "machine": None})
         return Loaded(self.program, self.captured, compilation, self.options)
+
+    @cached_property
+    def kernels(self) -> list[Kernel]:
+        """Kernels with their work and predicted times."""
+        return kernels_of(self.compilation)
+
+    @cached_property
+    def machine_code(self) -> MachineCode:
+        """Machine code of the longest kernels."""
+        return longest_kernels(self.compilation, self.kernels)
 
     @property
     def compiled(self) -> CompiledFunction:
@@ -183,20 +196,24 @@ def explained(loaded: Loaded) -> dict[str, Any]:
 
 
 def summary(loaded: Loaded, whole: bool = True) -> str:
-    """Returns the kernels with bytes and FLOPs, and the remarks and times of passes.
+    """Returns the kernels with bytes, FLOPs and machine code, and the remarks and times of passes.
 
     Args:
         loaded: the program.
-        whole: whether to name the passes.
+        whole: whether to name the passes and to list the hot loops.
     """
     compilation = loaded.compilation
     lines = [f"pipeline: {compilation.pipeline()}"] if whole else []
-    for k in kernels_of(compilation):
+    code = loaded.machine_code
+    for k in loaded.kernels:
         grid = f"{quantity(k.blocks, 'block')} of {quantity(k.threads, 'thread')}, {k.shared_bytes} B shared"
         grid = quantity(k.blocks, "task") if on_cores(compilation.target) else grid
         times = f", launched {k.launches} times" if k.launches > 1 else ""
         work = f"{si(k.work.bytes)}B, {si(k.work.flops)}FLOP, predicted {k.predicted * 1e6:.1f} us{times}"
         lines.append(f"kernel {k.name}: {grid}, {work}")
+        if (compiled := code.kernels.get(k.name)) is not None:
+            lines += [f"  {line}" for line in [*compiled.described(), *(compiled.hot_lines() if whole else [])]]
+    lines += code.described()
     lines += [str(call) for call in compilation.eager.values()]
     if (memory := memory_of(loaded)) is not None:
         arguments, results, arena = (f"{si(memory[part])}B" for part in ("arguments", "results", "arena"))
@@ -255,18 +272,21 @@ def level_text(compilation: Compilation, level: str, output: str | None, helpers
     """
     places = terminal.is_kept(output)
     text = compilation.text(level, places)
+    if level in MACHINE_CODE:
+        return text, level
     if level not in ("cuda", "cpp"):
         return text if places else terminal.fitted(text, terminal.width_of(sys.stdout), signs="+-"), "mlir"
     return text if (places if helpers is None else helpers) else fold_sections(text), "cuda"
 
 
-def as_json(loaded: Loaded, level: str, places: bool = False) -> dict[str, Any]:
+def as_json(loaded: Loaded, level: str, places: bool = False, machine: bool = False) -> dict[str, Any]:
     """Returns a level of the program with a summary, as data for JSON.
 
     Args:
         loaded: the program.
         level: name of the level.
         places: whether the text has locations.
+        machine: whether the facts include the machine code.
     """
     compilation = loaded.compilation
     return {
@@ -281,11 +301,12 @@ def as_json(loaded: Loaded, level: str, places: bool = False) -> dict[str, Any]:
                 "flops": k.work.flops,
                 "predicted_seconds": k.predicted,
             }
-            for k in kernels_of(compilation)
+            for k in loaded.kernels
         ],
         "memory": memory_of(loaded),
         "remarks": [str(r) for r in compilation.remarks],
         "left_to_pytorch": [str(call) for call in compilation.eager.values()],
+        **({"machine_code": loaded.machine_code.facts()} if machine else {}),
     }
 
 

@@ -24,6 +24,9 @@ _HEAD = re.compile(r'^extern "C" __global__ void (?:__\w+__\([^)]*\) )*(\w+)\(',
 _DECLARED = re.compile(r"struct (?:__\w+__\(\d+\) )?(\w+)|(\w+)\s*\(")
 _WORD = re.compile(r"\w+")
 
+KERNEL_FILE = "kernel.cu"
+"""Name of the file to which line numbers in machine code refer (`KernelText.with_lines`)."""
+
 ENTRY = "k_[0-9a-f]{16}"
 """Regular expression of the names of kernels in machine code, which profilers show: hashes of their texts."""
 
@@ -44,10 +47,16 @@ class KernelText:
     line: int = 1
     helpers: int = 0
 
-    def with_lines(self, name: str) -> str:
-        """Returns the text with a `#line` directive, so that compiler messages refer to lines of the file `name`."""
+    def with_lines(self, name: str, first: int | None = None) -> str:
+        """Returns the text with a `#line` directive, so that compiler messages refer to lines of the file `name`.
+
+        Args:
+            name: the file.
+            first: number of the first line of the kernel's code; by default its number in the module's text.
+        """
         lines = self.text.splitlines(keepends=True)
-        return "".join([*lines[: self.helpers], f'#line {self.line} "{name}"\n', *lines[self.helpers :]])
+        directive = f'#line {self.line if first is None else first} "{name}"\n'
+        return "".join([*lines[: self.helpers], directive, *lines[self.helpers :]])
 
 
 @lru_cache(64)

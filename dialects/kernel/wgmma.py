@@ -72,11 +72,9 @@ def slice_elements(t: Attribute) -> int:
 
 @irdl.irdl_attr_definition
 class AsyncAccumulatorsType(ParametrizedAttribute, TypeAttribute):
-    """Type of the accumulators of `kernel.wgmma` in flight: `!kernel.async_accumulators<vector<64xf32>>`.
+    """Accumulators of asynchronous `wgmma` operations in flight: `!kernel.async_accumulators<vector<64xf32>>`.
 
-    registers: type of the accumulators after `kernel.wgmma_wait`.
-
-    Constraints: 4 to 128 registers of f32, a multiple of 4.
+    `registers` is their type after `kernel.wgmma_wait`.
     """
 
     name = "kernel.async_accumulators"
@@ -101,9 +99,6 @@ class AccumulatorsOp(OrderedOp):
 
     A `kernel.wgmma_fence` must precede the first `kernel.wgmma` into them. Without an operand the accumulators are
     undefined, and the first `kernel.wgmma` must overwrite them (`scale_d_zero`).
-
-    Operands:
-        source: initial values of the accumulators (`from`).
     """
 
     name = "kernel.accumulators"
@@ -130,16 +125,14 @@ class WgmmaFenceOp(OrderedOp):
 
 @irdl.irdl_op_definition
 class WgmmaOp(OrderedOp):
-    """Starts an asynchronous matmul of a warpgroup: acc + A * B.
+    """Starts an asynchronous matmul of a warpgroup: acc + A * B. The module docstring defines the layouts.
 
     ```
     %q = kernel.wgmma %a[%i], %b[%j] into %p k_steps 4 swizzle 128 use_acc %more
         : memref<12288xbf16, "shared">, memref<12288xbf16, "shared">, !kernel.async_accumulators<vector<32xf32>>
-    %r = kernel.wgmma %regs, %v[%j] transposed leading_offset 4096 into %s k_steps 4 swizzle 128
+    %r = kernel.wgmma %regs, %b[%j] transposed leading_offset 4096 into %q k_steps 4 swizzle 128
         : vector<32xbf16>, memref<12288xbf16, "shared">, !kernel.async_accumulators<vector<64xf32>>
     ```
-
-    The head of `dialects/kernel/wgmma.py` defines the layouts of A, B and the accumulators.
 
     Operands:
         lhs, lhs_offset: A, in shared memory with an element offset, or in registers.
@@ -150,7 +143,7 @@ class WgmmaOp(OrderedOp):
     Attributes:
         k_steps: number of instructions along k.
         swizzle: bytes of a row of an operand in shared memory: 32, 64 or 128.
-        lhs_transposed, rhs_transposed: the operand is contiguous along m or n instead of k (`transposed`).
+        transposed: the operand before it is contiguous along m or n instead of k.
         leading_offset: elements between panels of a transposed operand.
         scale_d_zero: the old accumulators are always overwritten (PTX scale-d = 0).
 

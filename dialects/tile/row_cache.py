@@ -32,12 +32,9 @@ from .kernel import KernelOp
 
 @irdl.irdl_attr_definition
 class RowBufferType(FormattedAttr, TypeAttribute):
-    """Type of a buffer for `places` tiles in shared memory: `!tile.row_buffer<13 of tensor<4096xf32>>`.
+    """Buffer for `places` tiles in shared memory: `!tile.row_buffer<13 of tensor<4096xf32>>`.
 
-    places: number of tiles.
-    tile: type of one tile. It has no layout: the layouts of the tiles in registers are chosen later.
-
-    Constraints: at least one place; the tile has dimensions and no layout.
+    The type has no layout: the layouts of the tiles in registers are chosen later.
     """
 
     name = "tile.row_buffer"
@@ -84,10 +81,6 @@ class RowBufferStoreOp(WritingOp):
     tile.row_buffer_store %x, %r[%k] : tensor<4096xf32>, !tile.row_buffer<13 of tensor<4096xf32>>
     ```
 
-    Operands:
-        row: row buffer.
-        place: number of the tile in the row.
-
     Constraints: shape and element type match the buffer's tiles.
     """
 
@@ -108,10 +101,6 @@ class RowBufferLoadOp(FormattedOp):
     ```
     %y = tile.row_buffer_load %r[%k] : !tile.row_buffer<13 of tensor<4096xf32>> -> tensor<4096xf32>
     ```
-
-    Operands:
-        row: row buffer.
-        place: number of the tile in the row.
 
     Constraints: shape and element type match the buffer's tiles.
     """
@@ -143,12 +132,6 @@ class ClusterAllGatherOp(PureOp):
     ```
 
     All blocks of the cluster must execute it equally often.
-
-    Operands:
-        tiles: tiles of this block.
-
-    Results:
-        res: tiles of all blocks, in the order of ranks.
 
     Constraints: one result for each operand; the first extent of the results is the cluster size.
     """
@@ -190,10 +173,6 @@ class ClusterReduceScatterOp(PureOp):
 
     The block with rank r gets part r of the result along the dimension. All blocks of the cluster must execute it
     equally often.
-
-    Attributes:
-        kind: reduction kind.
-        dim: dimension that is divided among the blocks (`along`).
 
     Constraints: the result has the extent of the source divided by the cluster size along the dimension, and equal
     extents otherwise.

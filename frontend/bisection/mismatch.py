@@ -1,4 +1,4 @@
-"""The worst element of a wrong result, and PyTorch's element."""
+"""The worst element of a wrong result, beside PyTorch's."""
 
 from __future__ import annotations
 

@@ -14,7 +14,9 @@ from functools import lru_cache
 import numpy as np
 import torch
 
+from deplodock.backend.cuda.disassembly import disassemble
 from deplodock.backend.cuda.runtime.nvrtc import KernelUse, compile_cubin
+from deplodock.backend.disassembly import Region
 from deplodock.backend.simulator import KernelCounts, simulate
 from deplodock.dialects import kernel, loop
 from deplodock.dialects.kernel import kernel_names
@@ -32,7 +34,6 @@ from deplodock.passes.planning.nest_info import NestInfo
 from deplodock.passes.planning.tiles import Tiles, traffic
 from deplodock.target.architectures import TARGETS
 from deplodock.target.model import Target, occupancy
-from support.disassembly import KernelCode, disassemble
 from support.printed_text import unaligned_arrays
 from support.seed84 import make_case
 
@@ -84,7 +85,7 @@ class Kernel:
     use: KernelUse
     warnings: tuple[str, ...]
     cuda: str
-    code: KernelCode
+    code: Region
     counts: KernelCounts
 
     @property
@@ -217,7 +218,7 @@ def check(k: Kernel) -> Iterator[str]:
     yield from _check_traffic(k)
 
 
-def machine_code(use: KernelUse, warnings: Sequence[str], code: KernelCode, splits: bool) -> Iterator[str]:
+def machine_code(use: KernelUse, warnings: Sequence[str], code: Region, splits: bool) -> Iterator[str]:
     """Yields a line for each fault of the machine code that does not depend on the schedule.
 
     Args:
@@ -226,8 +227,8 @@ def machine_code(use: KernelUse, warnings: Sequence[str], code: KernelCode, spli
         code: machine instructions.
         splits: whether the kernel splits f32 numbers into bf16 parts, which needs single conversions.
     """
-    if use.spills or use.stack or code.local_accesses:
-        yield f"{use.spills} bytes spilled, {use.stack} on the stack, {code.local_accesses} local accesses"
+    if use.spills or use.stack or code.spills:
+        yield f"{use.spills} bytes spilled, {use.stack} on the stack, {code.spills} local accesses"
     yield from warnings
     # F2F has 1/16 of the rate of arithmetic. F2FP converts two numbers at 1/4 of it.
     single = sum(code.opcodes[name] for name in ("F2F.BF16.F32", "F2F.F16.F32"))

@@ -50,7 +50,9 @@ def test_all_of_it(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypat
         assert all(k["lines"] == ["<expression>:1"] for k in kernels)
         assert sum(k["flops"] for k in kernels) >= 2 * 64 * 33 * 65
     assert len(ElementTree.parse(plot).getroot().findall("{*}rect")) == 1 + 3
-    check_trace(json.loads(trace.read_text()), {k["name"] for k in profile["kernels"]})
+    names = {k["name"] for k in profile["kernels"]}
+    assert {*profile["machine_code"]["kernels"]} == names
+    check_trace(json.loads(trace.read_text()), names)
 
 
 def check_trace(found: Any, kernels: set[str]) -> None:

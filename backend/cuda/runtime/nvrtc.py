@@ -6,6 +6,7 @@ Kernels are compiled separately and in parallel. The cache key of a kernel is it
 from __future__ import annotations
 
 import re
+from collections.abc import Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
@@ -20,11 +21,14 @@ from ....target.attribute import get_target
 from ....target.host import cores
 from ....target.model import Target
 from ...host.build_cache import cached_bytes, digest
-from ..kernel_texts import KernelText, MachineCode, kernel_texts, pack
+from ..kernel_texts import KERNEL_FILE, KernelText, MachineCode, kernel_texts, pack
 from .driver import Version
 
 FLAGS = ("--std=c++17", "--ptxas-options=-v", "--restrict", "--device-as-default-execution-space")
 """Flags of every compilation. Fast math is off, so that results are rounded as PyTorch rounds them."""
+
+LINES = ("-lineinfo",)
+"""Additional flags for machine code with the lines of the kernel's text. They do not change the instructions."""
 
 UNCACHED = ("-no-cache",)
 """Additional flags from NVRTC 13.0 on. They disable its cache, because logs of cached results lack register counts."""
@@ -64,7 +68,15 @@ class Compiled:
     warnings: tuple[str, ...]
 
 
-def compile_cubin(source: str, arch: str, name: str = "kernels.cu", *, cached: bool = True) -> Compiled:
+def compile_cubin(
+    source: str,
+    arch: str,
+    name: str = "kernels.cu",
+    *,
+    cached: bool = True,
+    lines: bool = False,
+    only: Collection[str] | None = None,
+) -> Compiled:
     """Compiles CUDA C++. Each kernel is compiled separately, in parallel, and equal kernels once.
 
     Args:
@@ -72,6 +84,8 @@ def compile_cubin(source: str, arch: str, name: str = "kernels.cu", *, cached: b
         arch: architecture, such as `sm_90a`.
         name: name of the text in messages.
         cached: whether to cache results. NVRTC is not loaded if all kernels are cached.
+        lines: whether the machine code has the lines of the text (`disassembly.disassemble`).
+        only: names of the kernels to compile; default: all.
 
     Raises:
         TargetError: for an unknown arch.
@@ -80,27 +94,67 @@ def compile_cubin(source: str, arch: str, name: str = "kernels.cu", *, cached: b
     """
     if not check_arch(arch).has("cluster") and "__cluster_dims__" in source:
         raise TargetError(f"{arch} has no clusters of blocks", argument="arch")
-    flags = (f"--gpu-architecture={arch}", *FLAGS, *(UNCACHED if compiler_build()[0] >= (13, 0) else ()))
-    name = re.sub(r"[^A-Za-z0-9_.-]", "_", name) or "kernels.cu"
-    texts = kernel_texts(source)
-    different = list({t.text: t for t in texts}.values())
-
-    def compiled(text: KernelText) -> tuple[str, bytes]:
-        def make() -> bytes:
-            return _compile(text.with_lines(name), flags, name)
-
-        key = f"{digest(text.text, *flags, compiler_build()[1])}.bin" if cached else ""
-        log, _, cubin = (cached_bytes("cubin", key, make) if cached else make()).partition(b"\0")
-        return log.decode(errors="replace"), cubin
-
-    with ThreadPoolExecutor(max(1, min(cores(), len(different))), "nvrtc") as threads:
-        results = dict(zip((t.text for t in different), threads.map(compiled, different), strict=True))
-    whole = "\n".join(log for log, _ in results.values())
+    texts = [t for t in kernel_texts(source) if only is None or not t.entries.keys().isdisjoint(only)]
+    flags = (f"--gpu-architecture={arch}", *(LINES if lines else ()))
+    files = _compile_all(texts, flags, name, "cubin", cached, lines)
+    results = {text: file.partition(b"\0")[::2] for text, file in files.items()}
+    whole = "\n".join(log.decode(errors="replace") for log, _ in results.values())
     uses = kernel_uses(whole)
     entries = [(kernel, entry, results[text.text][1]) for text in texts for kernel, entry in text.entries.items()]
     code = {kernel: MachineCode(cubin, entry) for kernel, entry, cubin in entries}
     warnings = tuple(line.strip() for line in whole.splitlines() if re.search(r"\bC75\d\d\b", line))
     return Compiled(arch, pack(code), whole, {kernel: uses[entry] for kernel, entry, _ in entries}, warnings)
+
+
+def compile_ptx(source: str, arch: str) -> dict[str, str]:
+    """Returns the PTX of each kernel of a CUDA text by name. Raises as `compile_cubin`."""
+    check_arch(arch)
+    texts = kernel_texts(source)
+    files = _compile_all(texts, (f"--gpu-architecture={arch.replace('sm_', 'compute_')}",), "", "ptx")
+    return {
+        kernel: files[text.text].rstrip(b"\0").decode().replace(entry, kernel)
+        for text in texts
+        for kernel, entry in text.entries.items()
+    }
+
+
+def _compile_all(
+    texts: Sequence[KernelText],
+    flags: tuple[str, ...],
+    name: str,
+    kind: str,
+    cached: bool = True,
+    lines: bool = False,
+) -> dict[str, bytes]:
+    """Compiles the different texts in parallel.
+
+    Args:
+        texts: texts of kernels.
+        flags: flags in addition to `FLAGS`.
+        name: name of the module's text in messages.
+        kind: `cubin` or `ptx`; also the folder of the cache.
+        cached: whether to cache results.
+        lines: whether machine code refers to lines of the kernel, which equal kernels of several modules share.
+
+    Returns:
+        by text, the file that `_compile` returns.
+
+    Raises:
+        ExecutionError, CompileError: as `compile_cubin`.
+    """
+    flags = (*flags, *FLAGS, *(UNCACHED if compiler_build()[0] >= (13, 0) else ()))
+    name = re.sub(r"[^A-Za-z0-9_.-]", "_", name) or "kernels.cu"
+    different = list({t.text: t for t in texts}.values())
+
+    def compiled(text: KernelText) -> bytes:
+        def make() -> bytes:
+            return _compile(text.with_lines(KERNEL_FILE, 1) if lines else text.with_lines(name), flags, name, kind)
+
+        key = f"{digest(text.text, *flags, compiler_build()[1])}.bin" if cached else ""
+        return cached_bytes(kind, key, make) if cached else make()
+
+    with ThreadPoolExecutor(max(1, min(cores(), len(different))), "nvrtc") as threads:
+        return dict(zip((t.text for t in different), threads.map(compiled, different), strict=True))
 
 
 def check_arch(arch: str) -> Target:
@@ -155,8 +209,8 @@ def nvrtc_version() -> str:
     return "{}.{}".format(*compiler_build()[0])
 
 
-def _compile(source: str, flags: tuple[str, ...], name: str) -> bytes:
-    """Compiles a text. Returns the log, a zero byte and the cubin as one file, as the cache stores them."""
+def _compile(source: str, flags: tuple[str, ...], name: str, kind: str = "cubin") -> bytes:
+    """Compiles a text. Returns PTX, or for a cubin the log, a zero byte and the cubin as one file."""
     nvrtc = _nvrtc()
     program = _checked(nvrtc.nvrtcCreateProgram(source.encode(), name.encode(), 0, [], []))[0]
     try:
@@ -166,6 +220,8 @@ def _compile(source: str, flags: tuple[str, ...], name: str) -> bytes:
             text = log.decode(errors="replace").splitlines()
             lines = [line for line in text if "error" in line] or text or [str(result)]
             raise CompileError(f"the CUDA compiler refuses the text: {lines[0].strip()}", operator="nvrtc")
+        if kind == "ptx":
+            return _read(nvrtc.nvrtcGetPTXSize, nvrtc.nvrtcGetPTX, program)
         return log + b"\0" + _read(nvrtc.nvrtcGetCUBINSize, nvrtc.nvrtcGetCUBIN, program)
     finally:
         nvrtc.nvrtcDestroyProgram(program)

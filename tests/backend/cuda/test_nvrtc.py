@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 import torch
 from support import TESTS
-from support.disassembly import disassemble, parse_listing, parse_loops
 
 import deplodock
 from deplodock.backend.cpp.writer import HELPERS_MARK, KERNELS_MARK
+from deplodock.backend.cuda.disassembly import disassemble, parse_listing
 from deplodock.backend.cuda.kernel_texts import MachineCode, kernel_texts, pack, unpack
 from deplodock.backend.cuda.printer import print_cuda
 from deplodock.backend.cuda.runtime import nvrtc
@@ -51,7 +51,7 @@ def test_every_target(arch: str) -> None:
         assert use.spills == use.stack == 0
     assert not compiled.warnings
     code = disassemble(compiled.cubin)
-    assert all(kernel.local_accesses == 0 for kernel in code.values())
+    assert all(kernel.spills == 0 for kernel in code.values())
     rms, gemm, narrow = code["k0"], code["k1"], code["k2"]
     assert rms.widths("LDG") == {128: 4}
     assert rms.widths("STG") == {128: 2}
@@ -192,7 +192,7 @@ def test_spills_are_seen() -> None:
     }"""
     compiled = compile_cubin(source, "sm_90a", cached=False)
     assert compiled.kernels["k"].stack == 256
-    assert disassemble(compiled.cubin)["k"].local_accesses > 0
+    assert disassemble(compiled.cubin)["k"].spills > 0
 
 
 LISTING = """\t.section\t.text.k0,"ax",@progbits
@@ -208,7 +208,7 @@ def test_the_listing() -> None:
     code = parse_listing(LISTING)["k0"]
     assert code.widths("LDG") == {16: 1, 128: 1}
     assert code.widths("STG") == {64: 1}
-    assert code.local_accesses == 1
+    assert code.spills == 1
     assert code.count("LDC") == 1
 
 
@@ -230,9 +230,10 @@ LOOPS = """\t.section\t.text.k0,"ax",@progbits
 
 def test_innermost_loops_of_a_listing() -> None:
     """An unconditional branch back, as code that spins on a barrier has, is not the end of a loop."""
-    (loop,) = parse_loops(LOOPS, "HGMMA")["k0"]
-    assert (loop.instructions, loop.count("HGMMA"), loop.stall_cycles) == (2, 1, 5)
-    assert parse_loops(LOOPS, "LDG")["k0"] == []
+    outer, loop = parse_listing(LOOPS)["k0"].loops
+    assert (len(outer), len(outer.outer)) == (4, 2)
+    assert (len(loop), loop.count("HGMMA"), loop.stall_cycles) == (2, 1, 5)
+    assert parse_listing(LISTING)["k0"].loops == []
 
 
 def test_occupancy() -> None:
@@ -253,7 +254,7 @@ def test_a_text_that_nvrtc_knows_has_a_log(
     """NVRTC 13 has a cache and an empty log for a cached text. A flag disables the cache; older versions lack it."""
     compiled = set[str]()
 
-    def compile_as_nvrtc_does(source: str, flags: tuple[str, ...], name: str) -> bytes:
+    def compile_as_nvrtc_does(source: str, flags: tuple[str, ...], *_: str) -> bytes:
         known = source in compiled and "-no-cache" not in flags and version >= (13, 0)
         compiled.add(source)
         assert ("-no-cache" in flags) == uncached

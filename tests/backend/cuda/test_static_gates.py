@@ -7,17 +7,17 @@ combinations.
 from __future__ import annotations
 
 import random
-from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
 from math import prod
 
 import pytest
-from support.disassembly import KernelCode
 from support.seed84 import BY_NAME, NAMES
 from support.static_gates import DTYPES, Kernel, captured_case, check, failures, kernels
 
+from deplodock.backend.cuda.disassembly import parse_listing
+from deplodock.backend.disassembly import Region
 from deplodock.dialects.layouts import linear
 from deplodock.target.architectures import TARGETS
 
@@ -55,16 +55,15 @@ def test_gates(combination: tuple[str, str, str]) -> None:
 
 
 def code(k: Kernel, **opcodes: int) -> Kernel:
-    """Returns `k` with changed numbers of some instructions. `__` in a keyword stands for a dot of the opcode."""
-    changed = Counter(k.code.opcodes)
-    changed.update({name.replace("__", "."): n for name, n in opcodes.items()})
-    return replace(k, code=KernelCode(Counter({name: n for name, n in changed.items() if n > 0})))
+    """Returns `k` with more instructions: opcode -> number. `__` in a keyword stands for a dot of the opcode."""
+    listing = "".join(f"/*0000*/ {name.replace('__', '.')} ;\n" * n for name, n in opcodes.items())
+    added = parse_listing(f".section .text.k\n{listing}")["k"]
+    return replace(k, code=Region([*k.code.instructions, *added.instructions]))
 
 
 def without(k: Kernel, opcode: str) -> Kernel:
     """Returns `k` without the instructions of an opcode."""
-    left = {name: n for name, n in k.code.opcodes.items() if name.split(".")[0] != opcode}
-    return replace(k, code=KernelCode(Counter(left)))
+    return replace(k, code=Region([i for i in k.code.instructions if i.opcode.split(".")[0] != opcode]))
 
 
 def counts(k: Kernel, **changes: object) -> Kernel:

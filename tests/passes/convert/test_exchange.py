@@ -7,10 +7,10 @@ from functools import cache
 import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
-from support.disassembly import disassemble
 from support.exchanges import CASES, DTYPES, TF32, lowered
 from xdsl.dialects.builtin import DenseArrayBase, i64
 
+from deplodock.backend.cuda.disassembly import disassemble
 from deplodock.backend.cuda.printer import print_cuda
 from deplodock.backend.cuda.runtime.nvrtc import compile_cubin
 from deplodock.backend.emulator import EmulatedProgram, compile_many
@@ -160,7 +160,7 @@ def test_machine_code(arch: str) -> None:
     compiled = compile_cubin(print_cuda(lowered(name)), arch)
     code = disassemble(compiled.cubin)["k0"]
     assert code.count("SHFL") == 16
-    assert code.count("STS") + code.count("LDS") + code.local_accesses == 0
+    assert code.count("STS") + code.count("LDS") + code.spills == 0
     assert code.count("SEL") <= 96
 
 

@@ -7,11 +7,11 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 from support.attention_nests import attention
-from support.disassembly import disassemble
 from xdsl.dialects import scf
 from xdsl.dialects.builtin import IntAttr, ModuleOp
 
 from deplodock.backend.check_each import make_inputs
+from deplodock.backend.cuda.disassembly import disassemble
 from deplodock.backend.cuda.printer import print_cuda
 from deplodock.backend.cuda.runtime.nvrtc import compile_cubin
 from deplodock.backend.emulator import EmulatedProgram, compile_many
@@ -349,7 +349,7 @@ def test_every_target_compiles_the_copies(arch: str) -> None:
         lower(module, f"loop-to-tile{{target={arch}}},tile-to-kernel{{target={arch}}}")
         compiled = compile_cubin(print_cuda(module), arch)
         use, code = compiled.kernels["k0"], disassemble(compiled.cubin)["k0"]
-        assert use.spills == use.stack == code.local_accesses == 0
+        assert use.spills == use.stack == code.spills == 0
         assert code.widths("LDGSTS") == widths
         assert not code.widths("LDG")
 

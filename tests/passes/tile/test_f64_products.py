@@ -6,10 +6,10 @@ from functools import cache
 
 import numpy as np
 import pytest
-from support.disassembly import disassemble
 from support.emulation import emulated_kernels
 from support.f64_products import PRODUCTS
 
+from deplodock.backend.cuda.disassembly import disassemble
 from deplodock.backend.cuda.printer import print_cuda
 from deplodock.backend.cuda.runtime.nvrtc import compile_cubin
 from deplodock.backend.emulator import EmulatedProgram
@@ -56,7 +56,7 @@ def test_machine_code(name: str, arch: str) -> None:
     assert not compiled.warnings
     code = disassemble(compiled.cubin)["k0"]
     assert code.count("DMMA") > 0
-    assert code.local_accesses == code.count("DFMA") == 0
+    assert code.spills == code.count("DFMA") == 0
 
 
 @pytest.mark.gpu

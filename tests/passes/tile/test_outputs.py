@@ -7,10 +7,10 @@ from functools import cache
 import ml_dtypes
 import numpy as np
 import pytest
-from support.disassembly import disassemble
 from support.warpgroup_products import TO_KERNEL, TO_TILE, Product
 from xdsl.dialects.builtin import ModuleOp
 
+from deplodock.backend.cuda.disassembly import disassemble
 from deplodock.backend.cuda.printer import print_cuda
 from deplodock.backend.cuda.runtime.nvrtc import compile_cubin
 from deplodock.backend.emulator import EmulatedProgram, compile_many
@@ -168,7 +168,7 @@ def test_machine_code(name: str) -> None:
     code = disassemble(compiled.cubin)["k0"]
     assert code.count("UTMASTG") == BOXES[name]
     assert code.count("STSM") == p.block[0] // 64 * p.block[1] // 16 if p.block[0] == 64 else p.block[1] // 16
-    assert code.count("STG") == code.local_accesses == 0
+    assert code.count("STG") == code.spills == 0
 
 
 def test_four_stages() -> None:

@@ -9,11 +9,11 @@ from functools import cache
 import ml_dtypes
 import numpy as np
 import pytest
-from support.disassembly import disassemble
 from support.emulation import emulated_kernels
 from support.tensor_core_products import PRODUCTS, TO_KERNEL, Product
 from xdsl.dialects.builtin import UnitAttr
 
+from deplodock.backend.cuda.disassembly import disassemble
 from deplodock.backend.cuda.printer import print_cuda
 from deplodock.backend.cuda.runtime.nvrtc import compile_cubin
 from deplodock.backend.emulator import EmulatedProgram, run_cuda_on_cpu
@@ -84,7 +84,7 @@ def test_machine_code(name: str, arch: str) -> None:
     assert not compiled.warnings
     code = disassemble(compiled.cubin)["k0"]
     assert (code.count("HMMA"), code.count("LDSM")) == COUNTS[name]
-    assert code.local_accesses == 0
+    assert code.spills == 0
     assert code.count("FFMA") == 0
     assert set(code.widths("STS")) <= {128, 32}  # operands 16 bytes at a time; results on their way to wide stores
     narrow = PRODUCTS[name].out == "bf16"

@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from support.disassembly import disassemble
 from support.emulation import emulated_kernels
 from support.tf32_products import PRODUCTS, Product
 from xdsl.dialects import scf
@@ -20,6 +19,7 @@ from xdsl.ir import Operation
 
 import deplodock
 from deplodock.backend.check_each import Checker, operand_roundoff, within
+from deplodock.backend.cuda.disassembly import disassemble
 from deplodock.backend.cuda.printer import print_cuda
 from deplodock.backend.cuda.runtime.nvrtc import compile_cubin
 from deplodock.backend.emulator import EmulatedProgram
@@ -93,7 +93,7 @@ def test_machine_code(name: str, arch: str) -> None:
     assert use.spills == use.stack == 0
     assert not compiled.warnings
     code = disassemble(compiled.cubin)["k0"]
-    assert code.local_accesses == code.count("FFMA") == 0
+    assert code.spills == code.count("FFMA") == 0
     assert code.opcodes["HMMA.1688.F32.TF32"] == code.count("HMMA")
     assert (code.count("HMMA"), code.count("LDSM"), code.count("LDS")) == COUNTS[name]
 

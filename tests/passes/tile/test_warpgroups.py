@@ -7,11 +7,11 @@ from functools import cache
 import ml_dtypes
 import numpy as np
 import pytest
-from support.disassembly import disassemble
 from support.emulation import emulated_kernels
 from support.warpgroup_products import PRODUCTS, TO_KERNEL, TO_TILE
 from xdsl.dialects.builtin import ModuleOp
 
+from deplodock.backend.cuda.disassembly import disassemble
 from deplodock.backend.cuda.printer import print_cuda
 from deplodock.backend.cuda.runtime.nvrtc import compile_cubin
 from deplodock.backend.emulator import EmulatedProgram
@@ -106,7 +106,7 @@ def test_machine_code(name: str) -> None:
     code = disassemble(compiled.cubin)["k0"]
     assert code.count("HGMMA") == p.chunk // 16
     assert code.count("UTMALDG") == (0 if p.copy != "tma" else 2 if p.right == "nk" else 3)
-    assert code.count("HMMA") == code.local_accesses == 0
+    assert code.count("HMMA") == code.spills == 0
 
 
 def _without(module: ModuleOp, kind: type) -> ModuleOp:
