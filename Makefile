@@ -45,6 +45,7 @@ types: ## the type checker
 docs: ## the pages that are made from what the passes do
 	$(BIN)python docs/walkthrough.py docs/schedules.md
 	$(BIN)python docs/levels.py docs/levels.md
+	$(BIN)python docs/dialect_pages.py docs/reference
 	$(BIN)python docs/pass_diagram.py docs/architecture.md
 
 bench: ## the suites on the cores of this machine, and the page of results

@@ -24,7 +24,7 @@ from xdsl.utils.arg_spec import ParameterListType
 from ..backend.host.launch_plan import Buffer, LaunchPlan, make_plan
 from ..dialects import LEVELS, MACHINE_CODE, make_context
 from ..dialects.loop import NestOp
-from ..dialects.support.printing import WIDTH, print_module
+from ..dialects.support.printing import WIDTH, PrintedText, print_module, print_with_owners
 from ..errors import CompileError, TargetError, raised_at
 from ..passes.analysis.host_memory import HostMemory
 from ..passes.pass_manager import Observer, Remark, collect_remarks, run_passes
@@ -132,7 +132,7 @@ class Compilation:
     seconds: list[tuple[str, float]] = field(default_factory=list[tuple[str, float]])
     skipped: list[tuple[str, str]] = field(default_factory=list[tuple[str, str]])
     _levels: dict[str, ModuleOp] = field(default_factory=dict[str, ModuleOp])
-    _texts: dict[str, str] = field(default_factory=dict[str, str])
+    _texts: dict[str, PrintedText] = field(default_factory=dict[str, PrintedText])
 
     def __post_init__(self, machine: Target | None) -> None:
         self.record = consulted_record(self.record) if self.record != NONE else None
@@ -292,18 +292,18 @@ class Compilation:
     @property
     def cuda(self) -> str:
         """CUDA source of all kernels."""
-        from ..backend.cuda.printer import print_cuda
+        from ..backend.cuda.printer import cuda_with_owners
 
-        return self._printed("print-cuda", print_cuda)
+        return self._printed("print-cuda", cuda_with_owners).text
 
     @property
     def cpp(self) -> str:
         """C++ source of all kernels, for the target `cpu`."""
-        from ..backend.cpu.printer import print_cpp
+        from ..backend.cpu.printer import cpp_with_owners
 
-        return self._printed("print-cpp", print_cpp)
+        return self._printed("print-cpp", cpp_with_owners).text
 
-    def _printed(self, name: str, printer: Callable[[ModuleOp], str]) -> str:
+    def _printed(self, name: str, printer: Callable[[ModuleOp], PrintedText]) -> PrintedText:
         if name not in self._texts:
             module, start = self.at("kernel"), time.perf_counter()
             self._texts[name] = printer(module)
@@ -322,6 +322,14 @@ class Compilation:
         if level == "cuda" or level == "cpp" and on_cores(self.target):
             return stamp_comment(self.at("kernel")) + (self.cpp if on_cores(self.target) else self.cuda)
         return print_module(self.at(level), debuginfo=with_locations or level == "torch", width=WIDTH)
+
+    def text_with_owners(self, level: str) -> PrintedText:
+        """Returns the text of a level, as `text` returns it, with the operations of each line."""
+        if level in ("cuda", "cpp"):
+            text = self.text(level)
+            (printed,) = self._texts.values()
+            return printed.preceded_by(text.removesuffix(printed.text))
+        return print_with_owners(self.at(level), debuginfo=level == "torch", width=WIDTH)
 
 
 def _default_steps(levels: Sequence[str], options: dict[str, ParameterListType], insert: Sequence[str]) -> Steps:

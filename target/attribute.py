@@ -101,11 +101,15 @@ TARGET = "deplodock.target"
 
 @irdl_attr_definition
 class TargetAttr(Data[Target]):
-    """`#deplodock.target<sm_90a>`, `#deplodock.target<"sm_90a:114", rates.memory = 3.9e12 B_per_s>`
+    """Target of a program: `#deplodock.target<sm_90a>`.
 
-    Attribute for a target. It prints the name as for `--target`, in quotes unless it is one word. Then it prints each
-    number that differs from the record of that name, with its unit. The keys are the fields of `Target` (`sms`, `l2`,
-    `card`), `rates.*`, and for a CPU `core.*` and `costs.*` (`model.py`).
+    ```
+    #deplodock.target<"sm_90a:114", rates.memory = 3.9e12 B_per_s>
+    ```
+
+    The text has the name as for `--target`, in quotes unless it is one word. Each number that differs from the record
+    of that name follows, with its unit. The keys are the fields of `Target` (`sms`, `l2`, `card`), `rates.*`, and for a
+    CPU `core.*` and `costs.*` (`target/model.py`).
     """
 
     name = "deplodock.target"

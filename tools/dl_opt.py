@@ -290,6 +290,11 @@ class DlOptMain(xDSLOptMain):
             help="what to write when a pass fails for a reason of its own; a new temporary file if left out",
         )
         arg_parser.add_argument("--help-pass", metavar="NAME", help="print what a pass does and its options, and stop")
+        arg_parser.add_argument(
+            "--help-op",
+            metavar="NAME",
+            help="print the reference of an operation, an attribute or a type (tile.dot), or of a dialect, and stop",
+        )
         for when in ("before", "after"):
             arg_parser.add_argument(
                 f"--print-ir-{when}",
@@ -321,6 +326,11 @@ class DlOptMain(xDSLOptMain):
             width, available = terminal.width_of(sys.stdout), self.available_passes
             name = self.args.help_pass
             sys.stdout.write(list_passes(available, width) if name is None else help_pass(name, available, width))
+            return 0
+        if self.args.help_op is not None:
+            from .reference.help_text import help_op
+
+            sys.stdout.write(help_op(self.args.help_op, terminal.width_of(sys.stdout)))
             return 0
         if self.args.print_pipeline:
             print(pipeline_text(self.passes))

@@ -60,10 +60,10 @@ def help_pass(name: str, passes: Passes, width: int | None) -> str:
     cls = passes[name]()
     rows = [(o.name, f"{o.type}; {o.default}") for o in pass_options(cls)]
     options = f"Options, as in {name}{{{rows[0][0]}=...}}:\n\n{table(rows, width)}" if rows else "It has no options.\n"
-    return f"{name}\n\n{fitted(_reflowed(description(cls)), width, 0)}\n\n{options}"
+    return f"{name}\n\n{fitted(reflowed(description(cls)), width, 0)}\n\n{options}"
 
 
-def _reflowed(text: str) -> str:
+def reflowed(text: str) -> str:
     """Joins the lines of each paragraph and list item of a text into one line, except in blocks of code."""
     lines: list[str] = []
     code = False

@@ -75,6 +75,7 @@ class Statements:
 
     def _print(self, statement: Statement) -> None:
         if isinstance(statement, Group):
+            self.writer.begin(*statement.ops)
             self._group(statement)
             return
         self.writer.comment_location(statement.shuffle if isinstance(statement, Butterfly) else statement)
@@ -129,6 +130,7 @@ class Statements:
         writer, result, users = self.writer, op.results[0], [use.operation for use in op.results[0].uses]
         if result.name_hint is None and len(users) == 1 and same_line(users[0], op):
             self.inline[result] = text
+            writer.inlines(op)
             return
         writer.comment_location(op)
         variable = writer.variables[result] = Variable(writer.names.mint(hint_of(result)), 1)

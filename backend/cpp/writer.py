@@ -26,6 +26,7 @@ from ...dialects.payload import CastOp, ConstantOp, ExtentOp, constant_of, eleme
 from ...dialects.shapes.extents import Extent, ExtentsAttr, SymbolAttr, extents_of, most
 from ...dialects.shapes.ranges import Ranges
 from ...dialects.support.locations import blamed, line_text, location_of, refused
+from ...dialects.support.printing import Owners, PrintedText
 from ...errors import BorderError, CompileError
 from ..dtypes import STRUCTS
 from .device import HELPERS, TYPES, Helper, helper_names, wgmma_helper
@@ -53,8 +54,10 @@ def _fold_section(mark: str, section: str) -> str:
 
 
 def text_of_kernels(
-    module: ModuleOp, section: Callable[[set[str]], str], print_kernel: Callable[[FuncOp, str], tuple[str, set[str]]]
-) -> str:
+    module: ModuleOp,
+    section: Callable[[set[str]], str],
+    print_kernel: Callable[[FuncOp, str], tuple[PrintedText, set[str]]],
+) -> PrintedText:
     """Returns the text of a module: the helpers, then the kernels.
 
     Args:
@@ -67,7 +70,7 @@ def text_of_kernels(
             names an operation.
     """
     names = kernel_names(module)
-    helpers, kernels = set[str](), list[str]()
+    helpers, kernels = set[str](), list[PrintedText]()
     for op in module.body.ops:
         if not isinstance(op, FuncOp):
             _check_host(op)
@@ -76,7 +79,10 @@ def text_of_kernels(
             text, used = print_kernel(op, names[op.sym_name.data])
         kernels.append(text)
         helpers |= used
-    return HELPERS_MARK + section(helpers) + "\n" + KERNELS_MARK + "\n".join(kernels)
+    # Empty lines separate the kernels.
+    owners = tuple(owners for kernel in kernels for owners in (*kernel.owners, ()))[:-1]
+    texts = PrintedText("\n".join(kernel.text for kernel in kernels), owners)
+    return texts.preceded_by(HELPERS_MARK + section(helpers) + "\n" + KERNELS_MARK)
 
 
 def helper_section(keys: Iterable[str]) -> str:
@@ -239,6 +245,7 @@ class Writer:
     Attributes:
         func: the kernel.
         lines: the lines printed so far.
+        owners: the operations that each line prints.
         names: source of identifiers.
         ranges: bounds of the index values of the kernel.
         variables: variable of each value that has one; other values are printed as expressions.
@@ -263,6 +270,7 @@ class Writer:
     def __init__(self, func: kernel.FuncOp) -> None:
         self.func = func
         self.lines: list[str] = []
+        self.owners: list[Owners] = []
         self.names = Names()
         self.ranges = Ranges(func)
         self.variables: dict[SSAValue, Variable] = {}
@@ -277,11 +285,25 @@ class Writer:
         self._depth = 1
         self._scopes: list[dict[str, Expr]] = [{}]
         self._shown_location: str | None = None
+        self._current: Owners = ()
+        """Operations of the statement that is being printed."""
+        self._inlined: list[Operation] = []
+        """Operations that the next line prints as expressions."""
         if any(isinstance(op, kernel.WgmmaOp) and op.lhs_offset is None for op in func.walk()):
             self.ids = {**self.ids, "warp": self.UNIFORM_WARP}
 
     def line(self, text: str) -> None:
         self.lines.append("  " * self._depth + text)
+        self.owners.append(tuple(dict.fromkeys((*self._current, *self._inlined))))
+        self._inlined.clear()
+
+    def begin(self, *ops: Operation) -> None:
+        """Makes `ops` the operations of the following lines."""
+        self._current = ops
+
+    def inlines(self, op: Operation) -> None:
+        """Adds an operation to the next line, which prints it as an expression."""
+        self._inlined.append(op)
 
     @contextmanager
     def braces(self, head: str) -> Generator[None]:
@@ -289,7 +311,9 @@ class Writer:
         self.line(f"{head} {{")
         self._depth += 1
         self._scopes.append({})
+        current = self._current
         yield
+        self._current = current
         self._scopes.pop()
         self._depth -= 1
         self.line("}")
@@ -328,13 +352,18 @@ class Writer:
         return pad
 
     def comment_location(self, op: Operation) -> None:
-        """Prints the Python source line of `op` as a comment, unless the last such comment is the same."""
+        """Prints the Python source line of `op` as a comment, unless the last such comment is the same.
+
+        The following lines print `op`.
+        """
+        self.begin(op)
         source_line = line_text(location_of(op))
         if source_line is None or op.results and all(isinstance(r.type, IndexType) for r in op.results):
             return
         if source_line != self._shown_location:
             self._shown_location = source_line
-            self.line(f"// {sanitise(source_line)}")
+            self.lines.append("  " * self._depth + f"// {sanitise(source_line)}")
+            self.owners.append((op,))
 
     def type_of(self, value: SSAValue | Attribute) -> str:
         """Returns the C++ type of one register of `value`. Marks `bf16` and similar storage types as used helpers."""
@@ -429,6 +458,7 @@ class Writer:
         op = value.owner
         if not isinstance(op, Operation) or not is_view(op):
             raise CompileError("a value is used before it is computed", operator=getattr(op, "name", None))
+        self.inlines(op)
         if (view := _VIEWS.get(type(op))) is not None:
             return view(self, op, register)
         return self.scalars.print(op, [self.read(v, register) for v in op.operands])
@@ -506,6 +536,22 @@ def _depends_on_memory(op: CastOp) -> bool:
 
 def _elements(t: Attribute) -> int:
     return prod(map(most, extents_of(t))) if isinstance(t, MemRefType) else 1  # pyright: ignore[reportUnknownArgumentType]
+
+
+def kernel_text(func: FuncOp, head: str, writer: Writer, after: str = "") -> PrintedText:
+    """Returns the text of a kernel with the operations of each line.
+
+    Args:
+        func: the kernel.
+        head: the first line of the C++ function.
+        writer: the writer of the kernel, which has printed the body.
+        after: text after the function, such as a further function.
+    """
+    first = [*header(func), head]
+    lines = [*first, *writer.lines, "}", *([after] if after else [])]
+    return PrintedText(
+        "\n".join(lines) + "\n", (*[()] * len(first), *writer.owners, *[()] * (1 + after.count("\n") + bool(after)))
+    )
 
 
 def header(func: FuncOp) -> list[str]:

@@ -283,6 +283,7 @@ class VectorStatements(statements.Statements):
             for scan in scans.values():
                 scan.end()
             for op, name in sums.items():
+                writer.begin(op)
                 text = f"reduced_lanes({name}, {combiner(op)})"
                 if op in results:
                     writer.line(f"{results[op].name}[row / {row}] = {text};")

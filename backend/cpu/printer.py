@@ -16,9 +16,10 @@ from xdsl.dialects.builtin import ModuleOp
 
 from ...dialects.kernel import FuncOp, SharedOp, kernel_names
 from ...dialects.support.locations import refused
+from ...dialects.support.printing import PrintedText
 from ...errors import CompileError
 from ..cpp.device import HELPERS, Helper, read_helpers
-from ..cpp.writer import declare_shared, header, parameters, text_of_kernels
+from ..cpp.writer import declare_shared, kernel_text, parameters, text_of_kernels
 from ..dtypes import STRUCTS
 from .groups import VectorStatements
 from .writer import VectorWriter
@@ -32,14 +33,20 @@ def print_cpp(module: ModuleOp) -> str:
     Raises:
         CompileError: for an operation without C++, with its location.
     """
+    return cpp_with_owners(module).text
+
+
+def cpp_with_owners(module: ModuleOp) -> PrintedText:
+    """Returns the text of `print_cpp` with the operations of each line."""
     max_buffers = max((len(op.body.block.args) for op in module.body.ops if isinstance(op, FuncOp)), default=1)
     grids = ", ".join(f"{name}_grid" for name in kernel_names(module).values())
     declared = f"Grid {grids};\n" if grids else ""
     entry = (_HERE / "host.hpp").read_text().replace("DECLARED\n", declared).replace("GRIDS", grids or "nullptr")
-    return text_of_kernels(module, helper_section, _print_kernel) + "\n" + entry.replace("BUFFERS", str(max_buffers))
+    kernels = text_of_kernels(module, helper_section, _print_kernel)
+    return kernels.followed_by("\n" + entry.replace("BUFFERS", str(max_buffers)))
 
 
-def _print_kernel(func: FuncOp, name: str) -> tuple[str, set[str]]:
+def _print_kernel(func: FuncOp, name: str) -> tuple[PrintedText, set[str]]:
     if func.threads != 1:
         raise refused(
             func, f"expected blocks of 1 thread for a CPU, but got {func.threads}; compile with lanes = 1", CompileError
@@ -54,9 +61,8 @@ def _print_kernel(func: FuncOp, name: str) -> tuple[str, set[str]]:
     VectorStatements(writer, func.body.block).print_blocks(block, begin, end)
     blocks = [f"const int {begin}", f"const int {end}", f"unsigned char* const {memory}"]
     head = f"static void {name}({', '.join([*blocks, *arguments])}) {{"
-    body = [*header(func), head, *writer.lines, "}"]
     asserts = any(key.startswith("asserted") for key in writer.helpers)
-    return "\n".join([*body, _grid(func, name, arguments, asserts)]) + "\n", writer.helpers
+    return kernel_text(func, head, writer, _grid(func, name, arguments, asserts)), writer.helpers
 
 
 def _grid(func: FuncOp, name: str, arguments: list[str], asserts: bool) -> str:

@@ -10,8 +10,9 @@ from xdsl.dialects.builtin import ModuleOp
 
 from ...dialects.kernel import FuncOp, MmaOp, SharedOp, WgmmaOp
 from ...dialects.kernel.copies import SWIZZLED_ALIGNMENT
+from ...dialects.support.printing import PrintedText
 from ..cpp import reductions, statements
-from ..cpp.writer import Writer, declare_shared, header, helper_section, parameters, text_of_kernels
+from ..cpp.writer import Writer, declare_shared, helper_section, kernel_text, parameters, text_of_kernels
 from . import asynchronous, tensor_cores
 
 
@@ -26,10 +27,15 @@ def print_cuda(module: ModuleOp) -> str:
 
     Raises CompileError, with the operation and its source line, for operations that cannot be printed.
     """
+    return cuda_with_owners(module).text
+
+
+def cuda_with_owners(module: ModuleOp) -> PrintedText:
+    """Returns the text of `print_cuda` with the operations of each line."""
     return text_of_kernels(module, helper_section, _print_kernel)
 
 
-def _print_kernel(func: FuncOp, name: str) -> tuple[str, set[str]]:
+def _print_kernel(func: FuncOp, name: str) -> tuple[PrintedText, set[str]]:
     writer = Writer(func)
     arguments = ", ".join(parameters(writer, func))
     if buffers := [op for op in func.walk() if isinstance(op, SharedOp)]:
@@ -39,7 +45,7 @@ def _print_kernel(func: FuncOp, name: str) -> tuple[str, set[str]]:
     Statements(writer, func.body.block).print()
     clusters = f"__cluster_dims__({func.cluster_size}, 1, 1) " if func.cluster_size > 1 else ""
     head = f'extern "C" __global__ void {clusters}{_launch_bounds(func)} {name}({arguments}) {{'
-    return "\n".join([*header(func), head, *writer.lines, "}"]) + "\n", writer.helpers
+    return kernel_text(func, head, writer), writer.helpers
 
 
 def _launch_bounds(func: FuncOp) -> str:

@@ -50,6 +50,12 @@ class BindSizeOp(OrderedOp):
 
     At the kernel level the operand is a memref.
 
+    Operands:
+        value: tensor or buffer with the integer.
+
+    Attributes:
+        symbol: the size that is bound (`as`).
+
     Constraints: the operand has no dimensions and the element type i64; the operation is in the body of `@main`, and no
     other operation binds the symbol.
     """

@@ -139,15 +139,21 @@ class FuncOp(BlockProgramOp):
     """Defines a kernel: the program of every thread of a one-dimensional grid of blocks.
 
     ```
-    kernel.func @k0(%x: memref<32x2048xf32>, %y: memref<32x2048xf32>) grid [32] warps 8 {
+    kernel.func @k0(%x: memref<32x128xf32>, %y: memref<32x128xf32>) grid [32] warps 1 {
+      %i = kernel.id block
       %lane = kernel.id lane
-      ...
+      %four = payload.constant 4 : index
+      %k = arith.muli %lane, %four : index
+      %v = kernel.load %x[%i, %k] regs [[0, 1], [0, 2]] vec 4 : memref<32x128xf32> -> vector<4xf32>
+      %e = math.exp %v : vector<4xf32>
+      kernel.store %e, %y[%i, %k] regs [[0, 1], [0, 2]] vec 4 : memref<32x128xf32>, vector<4xf32>
     }
     ```
 
     The arguments are buffers in global memory.
 
     Attributes:
+        sym_name: name of the kernel.
         grid: counts whose product is the number of blocks, such as `[#s0 / 64, 32]`; symbols are known at the launch.
         warps: warps of a block.
         lanes: threads of a warp, 32 by default; 1 for a block of a single thread, on the CPU.
@@ -155,6 +161,9 @@ class FuncOp(BlockProgramOp):
         blocks_per_sm: minimum number of blocks that a multiprocessor must hold at once, which limits the registers of a
             thread (second argument of CUDA's `__launch_bounds__`).
         shared: bytes of shared memory of a block, after allocation.
+
+    Regions:
+        body: program of a thread.
 
     Constraints: all arguments are memrefs; at most one `kernel.warp_specialize`, whose partitions have all warps; the
     product of the grid's numbers (symbolic counts left out) is a multiple of the cluster.
@@ -250,6 +259,9 @@ class IdOp(PureOp):
     ```
     %lane = kernel.id lane
     ```
+
+    Attributes:
+        kind: the index to return.
     """
 
     name = "kernel.id"
@@ -344,6 +356,12 @@ class LaunchOp(OrderedOp):
     ```
     kernel.launch @k0(%x, %t) : memref<32x2048xf32>, memref<32x2048xf32>
     ```
+
+    Operands:
+        buffers: arguments of the kernel.
+
+    Attributes:
+        kernel: name of the kernel.
     """
 
     name = "kernel.launch"
@@ -393,6 +411,13 @@ class SliceOp(PureOp):
 
     The row is element map(index) of the leading dimension. The result has the first elements of the row, in the
     shape of the result type.
+
+    Operands:
+        source: buffer whose leading dimension numbers the rows.
+        index: value from which the map computes the row.
+
+    Attributes:
+        map: number of the row, as an expression of the index.
 
     Constraints: source and result have one element type; the result is not larger than a row; a row is a multiple of 16
     bytes, which kernels rely on, unless there is only one.

@@ -75,8 +75,12 @@ class WarpSpecializeOp(FormattedOp):
 
     ```
     kernel.warp_specialize {
-      partition "producer"(%w) warps 4 registers 40 { ... }
-      partition "consumer"(%v) warps 8 registers 232 { ... }
+      partition "producer"(%w) warps 4 registers 40 {
+        kernel.mbar_expect %full[%slot] bytes 16384 : memref<3x!kernel.mbarrier, "shared">
+      }
+      partition "consumer"(%v) warps 8 registers 232 {
+        kernel.mbar_wait %full[%slot] parity %phase : memref<3x!kernel.mbarrier, "shared">
+      }
     }
     ```
 
@@ -89,6 +93,9 @@ class WarpSpecializeOp(FormattedOp):
         warps: warps of each partition.
         registers: registers per thread of each partition, which the threads release or acquire at the start; empty to
             leave them unchanged.
+
+    Regions:
+        programs: program of each partition.
 
     Constraints:
     - The op is at the top of a kernel, once. Only constants, ids and index arithmetic precede it.
@@ -282,6 +289,10 @@ class MapaOp(PureOp):
     %p = kernel.mapa %s of %rank : memref<256xf32, "shared"> -> memref<256xf32, "cluster">
     ```
 
+    Operands:
+        shared: buffer in the shared memory of this block.
+        rank: rank of the block whose instance is returned (`of`).
+
     Constraints: the kernel has clusters; the operand is in shared memory; the result has the same shape in space
     "cluster".
     """
@@ -328,7 +339,11 @@ def is_mbarriers(t: Attribute) -> bool:
 
 
 class MbarrierOp(OrderedOp):
-    """Base class of operations on one mbarrier: number `index` of the buffer `barriers`."""
+    """Base class of operations on one mbarrier.
+
+    barriers: buffer of mbarriers in shared memory.
+    index: number of the mbarrier in the buffer.
+    """
 
     barriers = irdl.operand_def(irdl.base(MemRefType))
     index = irdl.operand_def(IndexType())
@@ -348,6 +363,9 @@ class MbarInitOp(MbarrierOp):
 
     One thread does this. Before the first use of the barrier, that thread must execute `kernel.fence_mbar_init`, and
     all threads must meet at a `kernel.barrier`.
+
+    Attributes:
+        arrivals: number of arrivals that complete a phase.
 
     Constraints: `arrivals` is 1 to 2^20 - 1.
     """
@@ -371,6 +389,9 @@ class MbarExpectOp(MbarrierOp):
     ```
 
     `bytes` is the total size of the boxes that signal the barrier in this phase, parts outside of a buffer included.
+
+    Attributes:
+        bytes: bytes of the copies of this phase.
 
     Constraints: `bytes` is 1 to 2^20 - 1.
     """
@@ -400,8 +421,9 @@ class MbarArriveOp(MbarrierOp):
             `mbarrier.arrive.release.cluster.shared::cluster`).
 
     Attributes:
-        async: only completed asynchronous operations are published, not the thread's own accesses. It needs no memory
-            fence (`mbarrier.arrive.shared::cluster`), and suffices to release a stage that `kernel.wgmma` has read.
+        asynchronous: only completed asynchronous operations are published, not the thread's own accesses (`async`). It
+            needs no memory fence (`mbarrier.arrive.shared::cluster`), and suffices to release a stage that
+            `kernel.wgmma` has read.
 
     Constraints: `rank` needs a kernel with clusters; `async` needs `rank`.
     """
@@ -428,6 +450,9 @@ class MbarWaitOp(MbarrierOp):
     ```
     kernel.mbar_wait %full[%slot] parity %phase : memref<3x!kernel.mbarrier, "shared">
     ```
+
+    Operands:
+        parity: parity of the phase to wait for, 0 or 1.
     """
 
     name = "kernel.mbar_wait"
@@ -455,6 +480,13 @@ class AdvanceOp(PureOp):
     ```
     %next, %flipped = kernel.advance %slot, %phase of 3
     ```
+
+    Operands:
+        slot: the current stage.
+        phase: its phase, 0 or 1.
+
+    Attributes:
+        slots: number of stages (`of`).
     """
 
     name = "kernel.advance"
@@ -480,6 +512,10 @@ class GroupBarrierOp(OrderedOp):
 
     Earlier accesses of the group are visible after it. The first group uses hardware barrier `first`, the next one
     `first` + 1, and so on.
+
+    Attributes:
+        first: hardware barrier of the first group.
+        warps: warps of a group.
 
     Constraints: `warps` divides the warps of the partition; barrier numbers are 1 to 15; partitions use disjoint
     numbers, because they may wait at the same time.

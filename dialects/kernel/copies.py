@@ -62,6 +62,10 @@ class SubviewOp(PureOp):
 
     The offset, in elements, must be the same in all threads.
 
+    Operands:
+        ring: the whole buffer.
+        offset: number of the first element of the part.
+
     Constraints: both buffers are one-dimensional, in shared memory, with one element type; the part is not larger.
     """
 
@@ -99,6 +103,15 @@ class CopyAsyncOp(MemoryAccess, OrderedOp):
     The source is accessed as by a `kernel.load`; elements whose checks fail arrive as zeros. The target is a
     one-dimensional buffer: each thread's coordinate, plus (with `xor`: XOR) the entry of the second `regs` for each set
     bit of the register number.
+
+    Operands:
+        target: buffer in shared memory (`to`).
+        place: element offset of the thread's first register in the target.
+        predicate: nothing is copied if it is false (`if`).
+
+    Attributes:
+        target_regs: for each bit of the register number, its step in the target.
+        target_xor: combine offsets in the target by XOR instead of addition.
 
     Constraints: the source is in global memory, the target in shared memory; `vec` elements have 4, 8 or 16 bytes and
     are contiguous in both.
@@ -167,7 +180,10 @@ class AsyncCommitOp(OrderedOp):
 
 
 class WaitForGroupsOp(OrderedOp):
-    """Base class of operations that wait until at most the `pending` newest groups are outstanding."""
+    """Base class of operations that wait until at most the `pending` newest groups are outstanding.
+
+    pending: number of newest groups that may stay outstanding.
+    """
 
     pending = irdl.prop_def(IntAttr)
 
@@ -284,8 +300,13 @@ class TensorMapOp(PureOp):
     """Returns the tensor map of a buffer argument. It is at the top of the kernel; in CUDA it is a kernel parameter.
 
     ```
-    %a = kernel.tensor_map %x : memref<512x320xbf16> -> !kernel.tensor_map<64x64xbf16, swizzle 128>
+    kernel.func @k0(%x: memref<512x320xbf16>) grid [8] warps 4 {
+      %a = kernel.tensor_map %x : memref<512x320xbf16> -> !kernel.tensor_map<64x64xbf16, swizzle 128>
+    }
     ```
+
+    Operands:
+        memory: buffer in global memory.
 
     Constraints: the buffer is an argument of the kernel; buffer and box have equal rank and element type; rows of the
     buffer start at multiples of 16 bytes.
@@ -356,12 +377,20 @@ class TmaLoadOp(_BoxOp):
     kernel.tma_load %a[%i, %k] to %s[%o] signal %full[%slot]
         : !kernel.tensor_map<64x64xbf16, swizzle 128>, memref<12288xbf16, "shared">,
           memref<3x!kernel.mbarrier, "shared">
-    kernel.tma_load %b[%j, %k] to %t[%o] signal %full[%slot] multicast [0, 1] : ...
+    kernel.tma_load %b[%j, %k] to %t[%o] signal %full[%slot] multicast [0, 1]
+        : !kernel.tensor_map<64x64xbf16, swizzle 128>, memref<12288xbf16, "shared">,
+          memref<3x!kernel.mbarrier, "shared">
     ```
 
     Elements outside of the buffer arrive as zeros. The mbarrier counts the bytes of the whole box. With `multicast`,
     the box arrives in the blocks of the cluster with the listed ranks, at the same offset in each, and counts at the
     mbarrier of each (PTX `cp.async.bulk.tensor ... .multicast::cluster`).
+
+    Operands:
+        barriers, index: buffer of mbarriers, and number of the mbarrier that counts the bytes (`signal`).
+
+    Attributes:
+        multicast: ranks of the blocks that receive the box.
 
     Constraints: `multicast` lists ranks of the cluster in ascending order, in a kernel with clusters; the barrier is an
     mbarrier in shared memory.
@@ -434,6 +463,9 @@ class BulkWaitOp(WaitForGroupsOp):
 
     With `read`, it waits only until the other groups have read shared memory. A thread must wait for all its groups, at
     least for their reads, before it ends.
+
+    Attributes:
+        read: wait only until the groups have read shared memory.
 
     Constraints: `pending` is 0 to 7.
     """

@@ -118,7 +118,8 @@ ACCESS_TYPES = (
 
 
 class MemoryAccess(FormattedOp):
-    """Base class of loads, stores and atomics. The module docstring defines the address and the checks.
+    """Base class of loads, stores and atomics. The head of `dialects/kernel/memory.py` defines the address and
+    the checks.
 
     memory: the buffer.
     coordinates: base coordinate of each dimension.
@@ -245,6 +246,9 @@ class LoadOp(MemoryAccess):
 
     Registers whose checks fail get the fill value (`else`).
 
+    Operands:
+        fill: value of the registers whose checks fail (`else`).
+
     Constraints: the access is legal (`MemoryAccess`); there is a fill value if and only if there are checks.
     """
 
@@ -276,7 +280,11 @@ class LoadOp(MemoryAccess):
 
 
 class _MemoryWrite(MemoryAccess):
-    """Base class of operations that write registers to memory, in threads whose predicate (if any) is true."""
+    """Base class of operations that write registers to memory, in threads whose predicate (if any) is true.
+
+    value: registers to write.
+    predicate: the thread writes nothing if it is false (`if`).
+    """
 
     value = irdl.operand_def(irdl.base(VectorType))
     predicate = irdl.opt_operand_def(i1)
@@ -324,6 +332,9 @@ class AtomicRmwOp(_MemoryWrite, OrderedOp):
 
     Threads of any block may combine into one element, in an unspecified order. In the same launch only atomics may
     access the element. The memory order is relaxed, with device scope: it orders no other access. There is no result.
+
+    Attributes:
+        kind: reduction kind that combines a register with an element.
 
     Constraints: `vec` is 1; the buffer is in global memory; kind and element type are ones that atomics support.
     """

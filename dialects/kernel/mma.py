@@ -124,6 +124,13 @@ class MatrixRows(FormattedOp):
     matrix m; with `trans`, element t // 4 of row 2 * (t % 4) + e. With f32, register count * step + m of lane t is
     element t % 4 of row t // 4.
 
+    memory: buffer in shared memory.
+    origin: element offset of this lane's row in the first step.
+    steps: for each bit of the step number, its step in elements.
+    count: matrices of one step.
+    trans: transpose each matrix.
+    xor: combine offsets by XOR instead of addition.
+
     Constraints: the memory is shared; both element types are bf16, f16 or f32; f32 is not transposed; steps are
     multiples of 16 bytes.
     """
@@ -231,6 +238,9 @@ class StMatrixOp(MatrixRows, WritingOp):
     ```
 
     `MatrixRows` defines the registers and the constraints.
+
+    Operands:
+        value: registers to store.
     """
 
     name = "kernel.stmatrix"

@@ -32,6 +32,9 @@ class ShuffleXorOp(PureOp):
     %t = kernel.shuffle_xor %s by 16 : vector<2xf32>
     ```
 
+    Attributes:
+        mask: number that is combined with the lane number (`by`).
+
     Constraints: `mask` is 1 to 31.
     """
 
@@ -61,6 +64,9 @@ class ShuffleOp(PureOp):
     Operands:
         source: registers, 2^n of them.
         lane: lane number to start from (`from`), optional.
+
+    Attributes:
+        lane_xor: for each bit of the register number, a number that is combined with the lane number.
 
     Constraints: `lane_xor` has one entry for each bit of the register number, each 0 to 31.
     """
@@ -93,6 +99,12 @@ class PermuteRegistersOp(PureOp):
     Register r of the result is register r ^ f of the source, where f is the XOR of the entries of `reg_xor` for the set
     bits of the lane number.
 
+    Operands:
+        lane: lane number of the thread (`by`).
+
+    Attributes:
+        reg_xor: for each bit of the lane number, a number that is combined with the register number.
+
     Constraints: the number of registers is a power of two; `reg_xor` has five entries, one for each bit of the lane
     number.
     """
@@ -120,6 +132,10 @@ class ReduceRegistersOp(PureOp):
     ```
 
     The remaining bits, in order, number the registers of the result.
+
+    Attributes:
+        kind: reduction kind.
+        bits: reduced bits of the register number (`over`).
 
     Constraints: `over` lists bits of the register number; the result has 2^(remaining bits) registers.
     """
@@ -163,6 +179,10 @@ class ScanRegistersOp(PureOp):
         source: registers to scan.
         init: value that each scan starts from.
 
+    Attributes:
+        kind: reduction kind.
+        bits: scanned bits of the register number (`over`).
+
     Results:
         result: the scanned registers.
         carry: last element of each scan.
@@ -199,6 +219,9 @@ class ShuffleRegistersOp(PureOp):
     ```
     %b = kernel.shuffle_registers %r from [0, 0, 1, 1] : vector<2xf32> -> vector<4xf32>
     ```
+
+    Attributes:
+        registers: for each register of the result, the register of the source (`from`).
 
     Constraints: `from` has one valid register number for each register of the result.
     """
@@ -250,6 +273,9 @@ class ExtractOp(PureOp):
     ```
     %s = kernel.extract %v[0] : vector<1xf32>
     ```
+
+    Attributes:
+        register: number of the register.
     """
 
     name = "kernel.extract"
@@ -272,6 +298,12 @@ class IndicesOp(PureOp):
     ```
 
     Register 5 (binary 101) of the example is %base + 1 + 64.
+
+    Operands:
+        origin: index of register 0.
+
+    Attributes:
+        steps: for each bit of the register number, its step.
     """
 
     name = "kernel.indices"
@@ -297,6 +329,8 @@ class RegisterDotOp(PureOp):
     rows: bits of the accumulator's register number that select its row, from the lowest bit of the row. In
         `kernel.outer_fma` with `rows [3, 4]`, bits 3 and 4 select one of the four registers of `lhs`.
     cols: the same for its column and the registers of `rhs`.
+    lhs, rhs: left and right operand.
+    acc: accumulator.
     """
 
     lhs = irdl.operand_def(irdl.base(VectorType))
@@ -357,6 +391,11 @@ class PanelFmaOp(PureOp):
     first. The "registers" are an array in the cache. The printer chooses the register blocking, with k innermost.
     Operands that were converted from bf16 may be multiplied in pairs along k, with the rounding of the processor's
     instruction.
+
+    Operands:
+        lhs: left operand [m, depth].
+        rhs: right operand [depth, n].
+        acc: accumulator [m, n].
 
     Attributes:
         depth: extent of k.

@@ -72,9 +72,11 @@ def slice_elements(t: Attribute) -> int:
 
 @irdl.irdl_attr_definition
 class AsyncAccumulatorsType(ParametrizedAttribute, TypeAttribute):
-    """Accumulators of asynchronous `wgmma` operations in flight: `!kernel.async_accumulators<vector<64xf32>>`.
+    """Type of the accumulators of `kernel.wgmma` in flight: `!kernel.async_accumulators<vector<64xf32>>`.
 
-    `registers` is their type after `kernel.wgmma_wait`.
+    registers: type of the accumulators after `kernel.wgmma_wait`.
+
+    Constraints: 4 to 128 registers of f32, a multiple of 4.
     """
 
     name = "kernel.async_accumulators"
@@ -99,6 +101,9 @@ class AccumulatorsOp(OrderedOp):
 
     A `kernel.wgmma_fence` must precede the first `kernel.wgmma` into them. Without an operand the accumulators are
     undefined, and the first `kernel.wgmma` must overwrite them (`scale_d_zero`).
+
+    Operands:
+        source: initial values of the accumulators (`from`).
     """
 
     name = "kernel.accumulators"
@@ -125,14 +130,16 @@ class WgmmaFenceOp(OrderedOp):
 
 @irdl.irdl_op_definition
 class WgmmaOp(OrderedOp):
-    """Starts an asynchronous matmul of a warpgroup: acc + A * B. The module docstring defines the layouts.
+    """Starts an asynchronous matmul of a warpgroup: acc + A * B.
 
     ```
     %q = kernel.wgmma %a[%i], %b[%j] into %p k_steps 4 swizzle 128 use_acc %more
         : memref<12288xbf16, "shared">, memref<12288xbf16, "shared">, !kernel.async_accumulators<vector<32xf32>>
-    %r = kernel.wgmma %regs, %b[%j] transposed leading_offset 4096 into %q k_steps 4 swizzle 128
+    %r = kernel.wgmma %regs, %v[%j] transposed leading_offset 4096 into %s k_steps 4 swizzle 128
         : vector<32xbf16>, memref<12288xbf16, "shared">, !kernel.async_accumulators<vector<64xf32>>
     ```
+
+    The head of `dialects/kernel/wgmma.py` defines the layouts of A, B and the accumulators.
 
     Operands:
         lhs, lhs_offset: A, in shared memory with an element offset, or in registers.
@@ -143,7 +150,7 @@ class WgmmaOp(OrderedOp):
     Attributes:
         k_steps: number of instructions along k.
         swizzle: bytes of a row of an operand in shared memory: 32, 64 or 128.
-        transposed: the operand before it is contiguous along m or n instead of k.
+        lhs_transposed, rhs_transposed: the operand is contiguous along m or n instead of k (`transposed`).
         leading_offset: elements between panels of a transposed operand.
         scale_d_zero: the old accumulators are always overwritten (PTX scale-d = 0).
 

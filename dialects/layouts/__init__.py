@@ -61,9 +61,21 @@ BASES = Parameter(parse_bases, lambda printer, bases: printer.print_string(forma
 
 @irdl_attr_definition
 class LayoutAttr(FormattedAttr):
-    """Layout of a tile in the registers of a block: `#tile.layout<reg = [[0, 1]], lane = [[0, 2], ...], warp = [...]>`.
+    """Layout of a tile in the registers of a block: a map from registers of threads to elements.
 
-    `reg[i]`, `lane[i]` and `warp[i]` are the bases of bit `i` of the register number, lane number and warp number.
+    ```
+    #tile.layout<reg = [[0, 1]], lane = [[0, 2], [0, 4], [1, 0], [2, 0], [4, 0]], warp = [[8, 0]]>
+    ```
+
+    The bases are coordinates of the tile. A register holds the element at the exclusive or (XOR) of the bases of all
+    set bits of its register, lane and warp number. A zero basis replicates elements.
+
+    reg: `reg[i]` is the basis of bit `i` of the register number.
+    lane: `lane[i]` is the basis of bit `i` of the lane number.
+    warp: `warp[i]` is the basis of bit `i` of the warp number.
+
+    Constraints: the kernel has this number of lanes and warps; every basis is inside of the tile; every element is in a
+    register.
     """
 
     name = "tile.layout"
@@ -75,9 +87,18 @@ class LayoutAttr(FormattedAttr):
 
 @irdl_attr_definition
 class SharedAttr(FormattedAttr):
-    """Layout of a tile in shared memory: `#tile.shared<offset = [[0, 1], [0, 2], [1, 0]]>`.
+    """Layout of a tile in shared memory: a map from offsets to elements.
 
-    `offset[i]` is the basis of bit `i` of the element offset. The map from offsets to coordinates must be a bijection.
+    ```
+    #tile.shared<offset = [[0, 1], [0, 2], [1, 1], [2, 2]]>
+    ```
+
+    An offset holds the element at the exclusive or (XOR) of the bases of its set bits. The example is a 4x4 tile whose
+    rows are swizzled: row 1 is stored in the order 1, 0, 3, 2.
+
+    offset: `offset[i]` is the basis of bit `i` of the element offset.
+
+    Constraints: in a kernel, the map from offsets to coordinates is a bijection.
     """
 
     name = "tile.shared"
@@ -97,9 +118,9 @@ def is_in_shared(t: Attribute) -> bool:
 
 @irdl_attr_definition
 class AsyncAccumulatorsType(ParametrizedAttribute, TypeAttribute):
-    """Accumulators of asynchronous dots in flight: `!tile.async_accumulators<tensor<64x64xf32, #acc>>`.
+    """Type of the accumulators of asynchronous dots in flight: `!tile.async_accumulators<tensor<64x64xf32>>`.
 
-    `tile` is the type of the accumulator after `tile.wait_dot`.
+    tile: type of the accumulator after `tile.dot_wait`.
     """
 
     name = "tile.async_accumulators"

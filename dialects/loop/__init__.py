@@ -43,6 +43,9 @@ class YieldOp(AbstractYieldOperation[Attribute]):
     ```
     loop.yield %acc : f32
     ```
+
+    Operands:
+        arguments: values, one for each result of the region.
     """
 
     name = "loop.yield"
@@ -65,6 +68,10 @@ class LoadOp(PureOp):
         indices: indices of the enclosing nest and reductions.
         symbols: `index` values that are computed from data.
         fill: value outside of the domain (`else`).
+
+    Attributes:
+        map: source coordinates, as expressions of indices and symbols.
+        domain: index values that read the source (`where`).
 
     Constraints: the map has one coordinate for each dimension of the source; a fill value if and only if there is a
     domain; a load with symbols has a domain, which must keep their coordinates inside the source.
@@ -224,8 +231,13 @@ class NestOp(_IndexedOp):
     """Defines a kernel: computes every element of its results independently, from the free indices.
 
     ```
-    %y = loop.nest (%i, %j) in [16, 16] -> tensor<16x16xf32> {
-      %acc = loop.reduce add (%k) in [64] -> f32 { ... }
+    %y = loop.nest (%i, %j) in [16, 8] -> tensor<16x8xf32> {
+      %acc = loop.reduce add (%k) in [64] -> f32 {
+        %a = loop.load %x[%i, %k] : tensor<16x64xf32>
+        %b = loop.load %w[%k, %j] : tensor<64x8xf32>
+        %p = arith.mulf %a, %b : f32
+        loop.yield %p : f32
+      }
       loop.yield %acc : f32
     }
     ```
@@ -238,6 +250,9 @@ class NestOp(_IndexedOp):
         extents: extents of the free indices, numbers or symbols.
         result_map: map from indices to result coordinates (`to`).
         schedule: `#tile.schedule<...>` of a planned nest.
+
+    Regions:
+        body: computes one element of each result.
 
     Constraints: the results have the shape of the extents, or with a result map one common shape that the map reaches
     bijectively; the body yields one element for each result.
@@ -293,12 +308,19 @@ class ReduceOp(_IndexedOp):
 
     ```
     %acc = loop.reduce add (%k) in [64] -> f32 {
-      ...
-      loop.yield %p : f32
+      %a = loop.load %x[%i, %k] : tensor<16x64xf32>
+      loop.yield %a : f32
     }
     ```
 
     Over an empty range the result is the identity of the kind.
+
+    Attributes:
+        kind: reduction kind.
+        extents: extents of the reduction indices, numbers or symbols.
+
+    Regions:
+        body: computes the value of one iteration.
 
     Constraints: the body yields one value of the result type; the kind supports that type.
     """
@@ -322,8 +344,16 @@ class StagedReduceOp(PureOp):
 
     ```
     %m, %l = loop.staged_reduce -> f32, f32 stages {
-      %m0 = loop.reduce max (%k) in [37] -> f32 { ... }
-      %l0 = loop.reduce add (%k) in [37] -> f32 { ... uses %m0 ... }
+      %m0 = loop.reduce max (%k) in [37] -> f32 {
+        %a = loop.load %x[%i, %k] : tensor<16x37xf32>
+        loop.yield %a : f32
+      }
+      %l0 = loop.reduce add (%k) in [37] -> f32 {
+        %b = loop.load %x[%i, %k] : tensor<16x37xf32>
+        %c = arith.subf %b, %m0 : f32
+        %e = math.exp %c : f32
+        loop.yield %e : f32
+      }
       loop.yield %m0, %l0 : f32, f32
     } rescale (%om: f32, %ol: f32, %nm: f32, %nl: f32) {
       %d = arith.subf %om, %nm : f32
@@ -342,6 +372,10 @@ class StagedReduceOp(PureOp):
     reference values (%om, %ol in the example), then all new results (%nm, %nl). It yields the old results relative to
     the new reference values. The kind of each stage then combines partial results. Online softmax, flash attention and
     split reductions have this form.
+
+    Regions:
+        stages: the reductions, in order.
+        rescale: converts partial results from old to new reference values.
 
     Constraints: stage `i` yields result `i`; the stages have equal extents; the rescaling takes all results twice and
     yields each once. The rescaling of a stage may use only the new results of earlier stages.
@@ -386,10 +420,21 @@ class ScanOp(PureOp):
     """Scans inclusively along a free index of the nest: combines `source` of the iterations 0 to `index`, in order.
 
     ```
-    %s = loop.scan add %a along %j : f32
+    %y = loop.nest (%i, %j) in [16, 64] -> tensor<16x64xf32> {
+      %a = loop.load %x[%i, %j] : tensor<16x64xf32>
+      %s = loop.scan add %a along %j : f32
+      loop.yield %s : f32
+    }
     ```
 
     The other indices are equal in all combined iterations. One block computes all iterations of the index.
+
+    Operands:
+        source: value of one iteration.
+        index: index of the nest that is scanned (`along`).
+
+    Attributes:
+        kind: reduction kind.
 
     Constraints: the scan is directly in the body of a nest; all scans of a nest run along one index; the kind is one
     that scans support.

@@ -153,6 +153,9 @@ class ConstantOp(PureOp):
     %low = payload.constant 0xff800000 : tensor<4x8xf32>      // -inf, by its bits
     ```
 
+    Attributes:
+        value: the number.
+
     Constraints: the constant has the element type of the result.
     """
 
@@ -247,6 +250,9 @@ class ExtentOp(PureOp):
     %n = payload.extent #payload.symbol<s0[1:1001]> : i64
     ```
 
+    Attributes:
+        symbol: the size.
+
     Constraints: the element type is an integer or index.
     """
 
@@ -274,6 +280,9 @@ class CmpOp(PureOp):
     ```
     %c = payload.cmp lt %a, %b : tensor<4xf32>      // tensor<4xi1>
     ```
+
+    Attributes:
+        predicate: comparison of `lhs` with `rhs`.
     """
 
     name = "payload.cmp"
@@ -301,6 +310,11 @@ class SelectOp(PureOp):
     ```
     %r = payload.select %c, %a, %b : tensor<4xf32>      // %c : tensor<4xi1>
     ```
+
+    Operands:
+        cond: the condition.
+        lhs: value where it is true.
+        rhs: value where it is false.
 
     Constraints: the condition has the container of the values, with element type `i1`.
     """
@@ -465,6 +479,10 @@ class AssertOp(PureOp):
     The message includes the integer. Because users read the integer through the assertion, it is cloned, moved and
     hoisted like other payload, and unused assertions are erased. It is also computed in lanes outside of a tensor
     (tails, borders). A pass that creates such lanes must make the condition true there.
+
+    Operands:
+        value: integer that is returned.
+        condition: the program stops where it is false (`where`).
 
     Attributes:
         message: text of the error.

@@ -97,11 +97,17 @@ _KIND = Parameter(
 
 @irdl_attr_definition
 class DerivedAttr(FormattedAttr):
-    """Definition of a derived size: `#payload.derived<#s1 = affine_map<()[s0] -> (s0 floordiv 2)>[#s0]>`.
+    """Definition of a derived size: a size that the host computes from other sizes.
+
+    ```
+    #s0 = #payload.symbol<s0[2:1001]>
+    #s1 = #payload.symbol<s1[1:501]>
+    #payload.derived<#s1 = affine_map<()[s0] -> (s0 floordiv 2)>[#s0]>
+    ```
 
     The size is the product of the map's results, so that sizes can be multiplied: `affine_map<()[s0, s1] -> (s0, s1)>`.
     After the word `quotient` or `remainder`, it is the quotient or remainder of the map's two results; after `minimum`
-    or `maximum`, the least or greatest result. The host evaluates it.
+    or `maximum`, the least or greatest result.
 
     symbol: the derived size.
     kind: `product`, `quotient`, `remainder`, `minimum` or `maximum`.

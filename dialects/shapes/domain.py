@@ -32,8 +32,13 @@ AFFINE_MAP = attribute(AffineMapAttr, "an affine map")
 class DomainAttr(FormattedAttr):
     """Domain of an access: `#payload.domain<affine_map<(d0, d1) -> (d0 - 1, d1)> in [0:5, 0:7]>`.
 
-    The example means 0 <= d0 - 1 < 5 and 0 <= d1 < 7. The map has the dimensions and symbols of the access. Lower
-    bounds are inclusive, upper bounds exclusive. An upper bound may be a size known at run time: `in [0:#s0]`.
+    Operations print the example as `where 0 <= d0 - 1 < 5 and 0 <= d1 < 7`.
+
+    map: expressions of the dimensions and symbols of the access.
+    lower: lower bound of each expression, inclusive.
+    upper: upper bound of each expression, exclusive: a number, or a size known at run time (`in [0:#s0]`).
+
+    Constraints: one lower and one upper bound for each expression.
     """
 
     name = "payload.domain"

@@ -56,6 +56,12 @@ class SymbolAttr(FormattedAttr):
     """Size known at run time: `#payload.symbol<s0[1:1001]>` with 1 <= s0 < 1001, which every call checks.
 
     A derived size that is no extent may be negative.
+
+    symbol: name of the size.
+    lower: smallest value.
+    upper: largest value + 1.
+
+    Constraints: the name has lower case letters, digits and underscores; the range is not empty.
     """
 
     name = "payload.symbol"
@@ -119,9 +125,18 @@ EXTENT = Parameter(lambda parser: parse_extent(parser), lambda printer, e: print
 
 @irdl_attr_definition
 class ExtentsAttr(MemRefLayoutAttr, FormattedAttr):
-    """Extents of a type with symbols, all of them in order: `#payload.extents<#s0, 2048>`.
+    """Extents of a tensor or memref type of symbolic sizes. The type has `?` in its shape, and this as its encoding.
+
+    ```
+    #s0 = #payload.symbol<s0[1:1001]>
+    #payload.extents<#s0, 2048>
+    ```
 
     As the layout of a memref it means contiguous row-major order.
+
+    extents: all extents in order, numbers and symbols.
+
+    Constraints: at least one extent is a symbol; no extent may be negative.
     """
 
     name = "payload.extents"
@@ -291,7 +306,16 @@ def _names(extents: Sequence[Extent]) -> ExtentsAttr | NoneAttr:
 
 @irdl_attr_definition
 class CountAttr(ParametrizedAttribute):
-    """Number of tiles that cover a symbolic extent: `#payload.count<#s0 / 64>` is ceil(s0 / 64)."""
+    """Number of tiles that cover a symbolic extent: the symbol divided by the extent of a tile, rounded up.
+
+    ```
+    #s0 = #payload.symbol<s0[1:1001]>
+    #payload.count<#s0 / 64>
+    ```
+
+    symbol: the extent.
+    tile: extent of a tile, at least 1.
+    """
 
     name = "payload.count"
     symbol: SymbolAttr

@@ -18,9 +18,11 @@ from __future__ import annotations
 
 import math
 import re
+from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from io import StringIO
-from itertools import count
+from itertools import accumulate, count
 
 from xdsl.dialects.builtin import (
     CallSiteLoc,
@@ -131,16 +133,26 @@ _LOCATIONS = (FileLineColLoc, NameLoc, FusedLoc, CallSiteLoc)
 
 
 class _AliasPrinter(Printer):
-    """Printer that uses aliases of attributes and locations, and records the used ones. With `long`, long types have
-    aliases too."""
+    """Printer that uses aliases of attributes and locations, and records the used ones.
+
+    positions: offset in the text -> the operation whose text starts there, again after each operation in its regions.
+    long: whether long types have aliases too.
+    """
 
     def __init__(
         self, out: StringIO, names: Names, long: bool = False, generic: bool = False, debuginfo: bool = False
     ) -> None:
         super().__init__(out, print_generic_format=generic, print_debuginfo=debuginfo)
-        self.names, self.long = names, long
+        self.out, self.names, self.long = out, names, long
+        self.positions: list[tuple[int, Operation | None]] = []
         self.used: set[Attribute] = set()
         self.locations: dict[Attribute, str] = {}
+
+    def print_op(self, op: Operation) -> None:
+        parent = self.positions[-1][1] if self.positions else None
+        self.positions.append((self.out.tell(), op))
+        super().print_op(op)
+        self.positions.append((self.out.tell(), parent))
 
     def print_ssa_value(self, value: SSAValue) -> str:
         if value in self.names.numbers:
@@ -221,6 +233,31 @@ def value_names(function: Operation) -> dict[str, SSAValue]:
     return {f"%{printer.print_ssa_value(value)}": value for value in _values(function)}
 
 
+Owners = tuple[Operation, ...]
+"""The operations that a line of text prints; none for definitions of aliases, locations and helpers."""
+
+
+@dataclass(frozen=True)
+class PrintedText:
+    """Text of a module, with the operations of each line.
+
+    Attributes:
+        text: the text, ending in a newline.
+        owners: the operations of each line. Lines after the last one with operations may be missing.
+    """
+
+    text: str
+    owners: tuple[Owners, ...]
+
+    def followed_by(self, text: str) -> PrintedText:
+        """Returns this text with `text` after it."""
+        return PrintedText(self.text + text, self.owners)
+
+    def preceded_by(self, text: str) -> PrintedText:
+        """Returns this text with `text` before it, which ends in a newline."""
+        return PrintedText(text + self.text, (*[()] * text.count("\n"), *self.owners))
+
+
 def print_module(
     module: ModuleOp,
     *,
@@ -239,17 +276,60 @@ def print_module(
         width: columns of a line, or None. With a width, long types and schedules have aliases and wide lines are
             continued.
     """
+    _, parts = _printed(module, debuginfo, generic, names, width)
+    text = "".join(parts)
+    if width is None:
+        return text
+    return "".join(f"{part}\n" for line in text.splitlines() for part in _continued(line, width))
+
+
+def print_with_owners(module: ModuleOp, *, debuginfo: bool = False, width: int) -> PrintedText:
+    """Returns the text that `print_module` returns. A line belongs to the innermost operation that it prints.
+
+    Args:
+        module: the module.
+        debuginfo: whether to print the locations of ops.
+        width: columns of a line.
+    """
+    printer, (before, text, after) = _printed(module, debuginfo, False, None, width)
+    starts = [position for position, _ in printer.positions]
+    lines, owners = list[str](), list[Owners]()
+
+    def add(line: str, owner: Operation | None) -> None:
+        parts = [*_continued(line, width)]
+        lines.extend(parts)
+        owners.extend([() if owner is None else (owner,)] * len(parts))
+
+    for line in before.splitlines():
+        add(line, None)
+    raw = text.splitlines()
+    for start, line in zip(accumulate((len(line) + 1 for line in raw), initial=0), raw, strict=False):
+        # An operation may start before or after its indentation. So the first character of a line decides.
+        first = start + len(line) - len(line.lstrip())
+        add(line, printer.positions[bisect_right(starts, first) - 1][1])
+    for line in after.splitlines():
+        add(line, None)
+    return PrintedText("".join(f"{line}\n" for line in lines), tuple(owners))
+
+
+def _printed(
+    module: ModuleOp, debuginfo: bool, generic: bool, names: Names | None, width: int | None
+) -> tuple[_AliasPrinter, tuple[str, str, str]]:
+    """Returns the printer of a module, and definitions of aliases, text and definitions of locations. Arguments as for
+    `print_module`."""
     out = StringIO()
     if names is not None:
         names.update(module)
     printer = _AliasPrinter(out, names or Names(), width is not None, generic, debuginfo)
     printer.names.sums.update(_sums(module))
     printer.print_op(module)
-    text = "".join((*printer.definitions(), out.getvalue(), "\n", *printer.location_definitions()))
-    if width is None:
-        return text
-    lines = (wrapped(line, width, breaks=_BREAKS, least=3 * CONTINUATION) for line in text.splitlines())
-    return "".join(f"{part}\n" for parts in lines for part in parts)
+    parts = "".join(printer.definitions()), out.getvalue() + "\n", "".join(printer.location_definitions())
+    return printer, parts
+
+
+def _continued(line: str, width: int) -> Iterator[str]:
+    """Yields a wide line of IR as several lines."""
+    return wrapped(line, width, breaks=_BREAKS, least=3 * CONTINUATION)
 
 
 _BREAKS = (

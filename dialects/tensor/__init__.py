@@ -196,6 +196,9 @@ class ScanOp(PureOp):
         history: numbers of the carries whose result is the stacked values after all steps; other results are the last
             value.
 
+    Results:
+        res: the last value of each carry, or with `history` its values after all steps.
+
     Constraints: at least one step and one carry; `@step` has matching types; `history` is ascending.
     """
 
@@ -311,6 +314,13 @@ class IndexMapOp(PureOp):
     indices to source coordinates and may use floordiv and mod. Inside the domain, coordinates must be inside the
     source.
 
+    Operands:
+        fill: value outside of the domain (`else`).
+
+    Attributes:
+        map: source coordinates for each result index.
+        domain: result indices that read the source (`where`).
+
     Constraints: the map has one coordinate for each dimension of the source; a fill value if and only if there is a
     domain; element types are equal.
     """
@@ -352,6 +362,7 @@ class GatherOp(PureOp):
     """Reads elements at data-dependent coordinates: result[d] = source[map(d)[i0[d], i1[d], ...]].
 
     ```
+    %i = tensor.iota 0 : tensor<5x8xi64>
     %y = tensor.gather %table[%i, d1]
          : tensor<100x8xf32> -> tensor<5x8xf32>
     ```
@@ -359,6 +370,12 @@ class GatherOp(PureOp):
     The elements of the index tensors are the symbols of the map. A coordinate outside of the source reads zero, so no
     index reads other memory. Programs that check indices have a `payload.assert` on each index. A negative index counts
     as outside: PyTorch's negative indices are made positive by other operations.
+
+    Operands:
+        indices: index tensors, the symbols of the map.
+
+    Attributes:
+        map: source coordinates for each result index.
 
     Constraints: at least one index tensor; all are integer tensors of the result's shape; element types of source and
     result are equal.
@@ -393,6 +410,7 @@ class ScatterOp(PureOp):
     """Combines values into a tensor at data-dependent coordinates.
 
     ```
+    %i = tensor.iota 0 : tensor<5x8xi64>
     %y = tensor.scatter add %v, %x[%i, d1]
          : tensor<5x8xf32>, tensor<100x8xf32>
     ```
@@ -404,6 +422,15 @@ class ScatterOp(PureOp):
 
     The operation is like a call on the host. It may occur at the tensor and the loop level, where its values and
     indices are results of one nest, and becomes a kernel of atomic operations.
+
+    Operands:
+        init: tensor to start from.
+        values: values to combine into it.
+        indices: index tensors, the symbols of the map.
+
+    Attributes:
+        kind: reduction kind that combines a value with an element.
+        map: coordinates in `init` for each index of the values.
 
     Constraints: at least one index tensor; all are integer tensors of the values' shape; the kind has an atomic
     operation on the element type.
@@ -461,6 +488,10 @@ class ReduceOp(PureOp):
 
     Over an empty dimension the result is the identity of the kind.
 
+    Attributes:
+        kind: reduction kind.
+        dims: reduced dimensions (`over`).
+
     Constraints: the dimensions are distinct and ascending; the kind supports the element type.
     """
 
@@ -498,6 +529,10 @@ class PrefixScanOp(PureOp):
     %y = tensor.prefix_scan add %x along 1 : tensor<16x64xf32>
     ```
 
+    Attributes:
+        kind: reduction kind.
+        dim: scanned dimension (`along`).
+
     Constraints: the dimension exists; the kind is one that scans support.
     """
 
@@ -525,6 +560,9 @@ class IotaOp(PureOp):
     ```
     %i = tensor.iota 1 : tensor<4x5xi64>
     ```
+
+    Attributes:
+        dim: dimension whose index is returned.
 
     Constraints: the dimension exists; the element type is an integer or index.
     """

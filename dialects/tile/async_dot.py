@@ -51,11 +51,16 @@ class AccumulatorsOp(_InFlight):
     """Converts a tile to accumulators of asynchronous dots.
 
     ```
-    %p = tile.accumulators %sums : tensor<64x64xf32, #acc> -> !tile.async_accumulators<tensor<64x64xf32, #acc>>
-    %q = tile.accumulators -> !tile.async_accumulators<tensor<64x64xf32, #acc>>
+    #acc = #tile.layout<reg = [[0, 1], [8, 0], [0, 8]], lane = [[0, 2], [0, 4], [1, 0], [2, 0], [4, 0]],
+                        warp = [[16, 0], [32, 0]]>
+    %p = tile.accumulators %sums : tensor<64x16xf32, #acc> -> !tile.async_accumulators<tensor<64x16xf32, #acc>>
+    %q = tile.accumulators -> !tile.async_accumulators<tensor<64x16xf32, #acc>>
     ```
 
     Without an operand the accumulators are undefined.
+
+    Operands:
+        start: initial values of the accumulators.
 
     Constraints: the tile has the type inside the result type; undefined accumulators are overwritten by the first dot
     (`scale_d_zero`).
@@ -84,13 +89,19 @@ class DotAsyncOp(_InFlight):
     """Starts a dot of warpgroups: acc + lhs * rhs, into accumulators in flight.
 
     ```
+    #a = #tile.shared<offset = [[0, 1], [0, 2], [0, 4], [0, 8], [1, 0], [2, 0], [4, 0], [8, 0], [16, 0], [32, 0]]>
+    #b = #tile.shared<offset = [[0, 1], [0, 2], [0, 4], [0, 8], [1, 0], [2, 0], [4, 0], [8, 0]]>
+    #acc = #tile.layout<reg = [[0, 1], [8, 0], [0, 8]], lane = [[0, 2], [0, 4], [1, 0], [2, 0], [4, 0]],
+                        warp = [[16, 0], [32, 0]]>
     %q = tile.dot_async %a, %b into %p use_acc %more
-      : tensor<64x16xbf16, #a>, tensor<16x64xbf16, #b>, !tile.async_accumulators<tensor<64x64xf32, #acc>>
+      : tensor<64x16xbf16, #a>, tensor<16x16xbf16, #b>, !tile.async_accumulators<tensor<64x16xf32, #acc>>
     ```
 
     Consecutive dots of a block into the same accumulators form one group; `tile.dot_wait` counts groups.
 
     Operands:
+        lhs: left operand [m, k].
+        rhs: right operand [k, n], in shared memory.
         acc: accumulators.
         use_acc: condition; if false, the old accumulators are overwritten.
 
@@ -127,14 +138,19 @@ class DotWaitOp(_InFlight):
     """Waits until at most the `pending` newest groups of dots are outstanding.
 
     ```
+    #acc = #tile.layout<reg = [[0, 1], [8, 0], [0, 8]], lane = [[0, 2], [0, 4], [1, 0], [2, 0], [4, 0]],
+                        warp = [[16, 0], [32, 0]]>
     %q = tile.dot_wait %p pending 1
-      : !tile.async_accumulators<tensor<64x64xf32, #acc>> -> !tile.async_accumulators<tensor<64x64xf32, #acc>>
+      : !tile.async_accumulators<tensor<64x16xf32, #acc>> -> !tile.async_accumulators<tensor<64x16xf32, #acc>>
     %sums = tile.dot_wait %q pending 0
-      : !tile.async_accumulators<tensor<64x64xf32, #acc>> -> tensor<64x64xf32, #acc>
+      : !tile.async_accumulators<tensor<64x16xf32, #acc>> -> tensor<64x16xf32, #acc>
     ```
 
     Completed groups no longer read their operands. The result is a tile if the group of `acc` is complete: with
     `pending` = 0, or if `pending` groups started after it in the same block. Otherwise it stays in flight.
+
+    Attributes:
+        pending: number of newest groups that may stay outstanding.
 
     Constraints: `pending` is 0 to 7; the result is a tile only if the group is complete.
     """

@@ -45,16 +45,21 @@ class StageAsyncOp(PureOp):
     """Starts the copy of a tile to shared memory: element t is source[map(t)[symbols]] inside the domain, else 0.
 
     ```
-    %x = tile.stage_async %X[d0, d1 + %k * 32]
-         where 0 <= d1 + %k * 32 < 200 if %more by #tile.layout<...>
-         : memref<64x200xf32> -> tensor<64x32xf32, #tile.shared<...>>
+    #registers = #tile.layout<reg = [[0, 1]], lane = [[0, 2], [0, 4], [1, 0], [2, 0], [4, 0]], warp = []>
+    #shared = #tile.shared<offset = [[0, 1], [0, 2], [0, 4], [1, 0], [2, 0], [4, 0]]>
+    %x = tile.stage_async %X[d0, d1 + %k * 8]
+         where 0 <= d1 + %k * 8 < 100 if %more by #registers
+         : memref<8x100xf32> -> tensor<8x8xf32, #shared>
     ```
 
     Operands:
+        symbols: values of type `index`, the same for the whole tile.
         source: buffer in global memory.
         predicate: if false, nothing is copied and the tile must not be read.
 
     Attributes:
+        map: buffer coordinates for each element of the tile.
+        domain: elements that are copied (`where`); the others become zero.
         layout: register layout that specifies which thread copies which element (`by`).
 
     `tile.commit` closes a group of copies, and `tile.await` counts groups.
@@ -102,8 +107,15 @@ class AwaitOp(PureOp):
     """Waits until at most the `pending` newest groups of copies are outstanding, and returns the readable tiles.
 
     ```
-    %a, %b = tile.await %x, %w pending 1 : tensor<64x32xf32, #tile.shared<...>>, tensor<32x64xf32, #tile.shared<...>>
+    #shared = #tile.shared<offset = [[0, 1], [0, 2], [0, 4], [1, 0], [2, 0], [4, 0]]>
+    %a, %b = tile.await %x, %w pending 1 : tensor<8x8xf32, #shared>, tensor<8x8xf32, #shared>
     ```
+
+    Operands:
+        tiles: tiles whose copies may be outstanding.
+
+    Attributes:
+        pending: number of newest groups that may stay outstanding.
 
     Constraints: there is at least one tile; all have shared layouts; `pending` is not negative.
     """
@@ -134,6 +146,9 @@ class SliceOp(PureOp):
     ```
     %p = tile.slice %x at [0, 64] : tensor<128x256xf32> -> tensor<128x64xf32>
     ```
+
+    Attributes:
+        at: offset of the part in the tile.
 
     Constraints: `at` is a multiple of the part's extents; the part is inside the tile; neither is in shared memory.
     """
@@ -168,12 +183,21 @@ class TmaStoreOp(WritingOp):
     """Starts the copy of a tile in shared memory to a box of a buffer: buffer[map(t)[symbols]] = value[t].
 
     ```
-    tile.tma_store %s, %Y[d0, d1 + %j * 64]
-        : tensor<128x64xbf16, #tile.shared<...>>, memref<128x512xbf16>
+    #shared = #tile.shared<offset = [[0, 1], [0, 2], [0, 4], [1, 0], [2, 0], [4, 0]]>
+    tile.tma_store %s, %Y[d0, d1 + %j * 8]
+        : tensor<8x8xbf16, #shared>, memref<8x512xbf16>
     ```
 
     Elements outside of the buffer are not written. One thread (of each warpgroup that holds a part) starts the copy; no
     operation waits for it.
+
+    Operands:
+        value: tile in shared memory.
+        target: buffer in global memory.
+        symbols: values of type `index`, the same for the whole tile.
+
+    Attributes:
+        map: buffer coordinates for each element of the tile.
 
     Constraints: the tile has a shared layout; every dimension of the tile runs along one dimension of the buffer with
     stride one, at an offset that the symbols determine.
@@ -221,10 +245,16 @@ def box_dimensions(map: AffineMap) -> tuple[int, ...] | None:
 
 @irdl.irdl_attr_definition
 class RingType(FormattedAttr, TypeAttribute):
-    """Queue with room for `slots` groups of tiles in shared memory: `!tile.ring<4 of tensor<128x64xbf16, #shared>,
-    ...>`.
+    """Type of a queue in shared memory with room for `slots` groups of tiles.
 
-    `tiles` are the types of the tiles of a group.
+    ```
+    !tile.ring<4 of tensor<4x2xbf16, #tile.shared<offset = [[0, 1], [1, 0], [2, 0]]>>>
+    ```
+
+    slots: number of groups.
+    tiles: types of the tiles of a group.
+
+    Constraints: at least one slot and one tile; all tiles have shared layouts.
     """
 
     name = "tile.ring"
@@ -270,7 +300,8 @@ class RingOp(WritingOp):
     """Creates an empty ring.
 
     ```
-    %r = tile.ring : !tile.ring<4 of tensor<128x64xbf16, #shared>>
+    #shared = #tile.shared<offset = [[0, 1], [0, 2], [0, 4], [1, 0], [2, 0], [4, 0]]>
+    %r = tile.ring : !tile.ring<4 of tensor<8x8xbf16, #shared>>
     ```
     """
 
@@ -284,11 +315,17 @@ class TmaLoadOp(PureOp):
     """Starts the TMA copy of a box to shared memory: element t is source[map(t)[symbols]], zero outside of the buffer.
 
     ```
-    %x = tile.tma_load %X[d0, d1 + %k * 64]
-         : memref<128x512xbf16> -> tensor<128x64xbf16, #tile.shared<...>>
+    #shared = #tile.shared<offset = [[0, 1], [0, 2], [0, 4], [1, 0], [2, 0], [4, 0]]>
+    %x = tile.tma_load %X[d0, d1 + %k * 8]
+         : memref<8x512xbf16> -> tensor<8x8xbf16, #shared>
     ```
 
+    Operands:
+        source: buffer in global memory.
+        symbols: values of type `index`, the same for the whole tile.
+
     Attributes:
+        map: buffer coordinates for each element of the tile.
         multicast: all blocks of the cluster need the box. Each loads a part of it, for all of them.
 
     Constraints: every dimension of the tile runs along one dimension of the buffer with stride one, at an offset that
@@ -321,8 +358,14 @@ class ProducerLoadOp(OrderedOp):
     """Waits for a free slot of a ring, and enqueues tiles whose copies arrive in it.
 
     ```
-    tile.producer_load %r, %a, %b : !tile.ring<4 of tensor<128x64xbf16, #a>, tensor<64x128xbf16, #b>>
+    #shared = #tile.shared<offset = [[0, 1], [0, 2], [0, 4], [1, 0], [2, 0], [4, 0]]>
+    %a = tile.tma_load %X[d0, d1 + %k * 8] : memref<8x512xbf16> -> tensor<8x8xbf16, #shared>
+    %b = tile.tma_load %W[d0 + %k * 8, d1] : memref<512x8xbf16> -> tensor<8x8xbf16, #shared>
+    tile.producer_load %r, %a, %b : !tile.ring<4 of tensor<8x8xbf16, #shared>, tensor<8x8xbf16, #shared>>
     ```
+
+    Operands:
+        tiles: tiles of one group, whose copies are outstanding.
 
     Constraints: the tiles have the types of the ring's groups; each is the result of a `tile.tma_load`.
     """
@@ -346,7 +389,8 @@ class ConsumerWaitOp(OrderedOp):
     """Dequeues the next group of tiles, after it has arrived.
 
     ```
-    %a, %b = tile.consumer_wait %r : !tile.ring<4 of tensor<128x64xbf16, #a>, tensor<64x128xbf16, #b>>
+    #shared = #tile.shared<offset = [[0, 1], [0, 2], [0, 4], [1, 0], [2, 0], [4, 0]]>
+    %a, %b = tile.consumer_wait %r : !tile.ring<4 of tensor<8x8xbf16, #shared>, tensor<8x8xbf16, #shared>>
     ```
 
     The tiles must not be used after the next `tile.consumer_release` of the ring.
@@ -374,12 +418,19 @@ class ConsumerReleaseOp(OrderedOp):
     """Releases the slot of the last dequeued group.
 
     ```
-    tile.consumer_release %r : !tile.ring<4 of tensor<128x64xbf16, #shared>, tensor<64x128xbf16, #shared>>
-    tile.consumer_release %r pending 1 if %more : !tile.ring<4 of tensor<128x64xbf16, #shared>>
+    #shared = #tile.shared<offset = [[0, 1], [0, 2], [0, 4], [1, 0], [2, 0], [4, 0]]>
+    tile.consumer_release %r : !tile.ring<4 of tensor<8x8xbf16, #shared>>
+    tile.consumer_release %r pending 1 if %more : !tile.ring<4 of tensor<8x8xbf16, #shared>>
     ```
 
     With `pending 1` it releases the group before the last one, because dots in flight still read the last one. Then the
     release may have a condition; without effect if that is false.
+
+    Operands:
+        condition: without effect if it is false (`if`).
+
+    Attributes:
+        pending: 1 to release the group before the last one.
 
     Constraints: `pending` is 1, in a ring of at least two slots.
     """
@@ -408,10 +459,14 @@ class WarpSpecializeOp(OrderedOp):
     """Runs a consumer and a producer partition at the same time.
 
     ```
+    #shared = #tile.shared<offset = [[0, 1], [0, 2], [0, 4], [1, 0], [2, 0], [4, 0]]>
+    %r = tile.ring : !tile.ring<4 of tensor<8x8xbf16, #shared>>
     tile.warp_specialize {
-      ... %a, %b = tile.consumer_wait %r ... tile.consumer_release %r ...
+      %a = tile.consumer_wait %r : !tile.ring<4 of tensor<8x8xbf16, #shared>>
+      tile.consumer_release %r : !tile.ring<4 of tensor<8x8xbf16, #shared>>
     } producer warps 4 registers [232, 40] {
-      ... tile.producer_load %r, %x, %y ...
+      %x = tile.tma_load %X[d0, d1] : memref<8x8xbf16> -> tensor<8x8xbf16, #shared>
+      tile.producer_load %r, %x : !tile.ring<4 of tensor<8x8xbf16, #shared>>
     }
     ```
 
@@ -422,6 +477,10 @@ class WarpSpecializeOp(OrderedOp):
         warps: warps of the producer.
         registers: registers per thread of consumer and producer, which threads acquire or release; empty to leave them
             unchanged.
+
+    Regions:
+        consumer: program of the kernel's warps.
+        producer: program of the additional warps.
 
     Constraints: the consumer contains no `tile.producer_load`, the producer no `tile.consumer_wait` and
     `tile.consumer_release`.

@@ -30,17 +30,23 @@ class KernelOp(BlockProgramOp):
 
     ```
     tile.kernel @k0(%x: memref<16x64xf32>, %y: memref<16x64xf32>) blocks (%i, %j) in [4, 1] warps 4 {
-      ...
+      %a = tile.load %x[d0 + %i * 4, d1 + %j * 64] : memref<16x64xf32> -> tensor<4x64xf32>
+      %e = math.exp %a : tensor<4x64xf32>
+      tile.store %e, %y[d0 + %i * 4, d1 + %j * 64] : tensor<4x64xf32>, memref<16x64xf32>
     }
     ```
 
     The body's arguments are the buffers, then one block index for each extent of the grid.
 
     Attributes:
+        sym_name: name of the kernel.
         grid: extents of the grid. One that depends on a symbolic size is a rounded-up quotient: `in [#s0 / 64, 32]`.
         warps: warps of a block.
         lanes: threads of a warp, 32 by default; 1 for a block of a single thread, on the CPU.
         cluster: number of blocks, adjacent along the last index of the grid, that form a cluster.
+
+    Regions:
+        body: program of a block.
 
     Constraints: memrefs precede the block indices; warps are a power of two up to 32; clusters divide the last extent
     of the grid that is not 1.
@@ -103,6 +109,13 @@ class LaunchOp(PureOp):
 
     A buffer may have another shape than its tensor, with as many elements. A kernel that combines into its result
     (`tile.atomic_rmw`) has one result, which starts with the values of `from`.
+
+    Operands:
+        inputs: tensors for the leading buffers.
+        start: initial values of the result (`from`).
+
+    Attributes:
+        kernel: name of the kernel.
 
     Constraints: the buffers match inputs and results; `from` is present if and only if the kernel combines into its
     result, and is a result of another launch.
@@ -205,6 +218,10 @@ class LoadOp(PureOp):
         symbols: an `index` (the same for the whole tile), or a tile of `index` with the shape of the result (a gather).
         fill: value outside of the domain (`else`).
 
+    Attributes:
+        map: buffer coordinates for each element of the tile.
+        domain: elements that are read (`where`).
+
     Constraints: the map takes the dimensions of the tile to coordinates of the buffer; element types match; a fill
     value if and only if there is a domain.
     """
@@ -227,7 +244,14 @@ class LoadOp(PureOp):
 
 
 class _WriteOp(FormattedOp):
-    """Base class of operations that write the elements of a tile to a buffer."""
+    """Base class of operations that write the elements of a tile to a buffer.
+
+    value: tile to write.
+    target: the buffer.
+    symbols: an `index` (the same for the whole tile), or a tile of `index` with the shape of the value (a scatter).
+    map: buffer coordinates for each element of the tile.
+    domain: elements that are written (`where`).
+    """
 
     value = irdl.operand_def()
     target = irdl.operand_def(irdl.base(MemRefType))
@@ -270,6 +294,9 @@ class AtomicRmwOp(_WriteOp, OrderedOp):
     elements, of one or many blocks, may have the same p. The launch specifies the initial values of the buffer
     (`from`).
 
+    Attributes:
+        kind: reduction kind that combines a value with an element.
+
     Constraints: kind and element type are ones that atomics support; no other operation in the kernel accesses the
     buffer.
     """
@@ -296,6 +323,12 @@ class AffineOp(PureOp):
     %k = tile.affine d1 + %c * 32 : tensor<64x32xindex>
     ```
 
+    Operands:
+        symbols: values of type `index`, the same for the whole tile.
+
+    Attributes:
+        map: expression of the tile's dimensions and the symbols.
+
     Constraints: the map has one result; the element type is index.
     """
 
@@ -318,6 +351,9 @@ class BroadcastOp(PureOp):
     ```
     %b = tile.broadcast %r along [1] : tensor<64xf32> -> tensor<64x128xf32>
     ```
+
+    Attributes:
+        along: dimensions of the result that the source lacks.
 
     Constraints: the result without the dimensions `along` has the shape of the source.
     """
@@ -346,6 +382,10 @@ class ReduceOp(PureOp):
     ```
     %s = tile.reduce add %x over [1] : tensor<64x128xf32> -> tensor<64xf32>
     ```
+
+    Attributes:
+        kind: reduction kind.
+        dims: reduced dimensions (`over`).
     """
 
     name = "tile.reduce"
@@ -382,6 +422,10 @@ class ScanOp(PureOp):
     Operands:
         source: tile to scan.
         init: value that is combined with all elements, the `carry` of the previous tile.
+
+    Attributes:
+        kind: reduction kind.
+        dim: scanned dimension (`along`).
 
     Results:
         result: element j combines `init` and the elements 0 to j.
@@ -455,6 +499,11 @@ class DotOp(PureOp):
     %c = tile.dot %a, %b, %acc : tensor<64x16xf32>, tensor<16x64xf32>, tensor<64x64xf32> -> tensor<64x64xf32>
     ```
 
+    Operands:
+        lhs: left operand [m, k].
+        rhs: right operand [k, n].
+        acc: accumulator [m, n].
+
     Attributes:
         atom: tensor-core instruction. `mma` and `wgmma` multiply bf16 or f16 and accumulate in f32. They multiply f32
             as tf32: `mma` rounds to nearest, `wgmma` drops the last 13 bits. `mma` also multiplies f64 in f64. Without
@@ -500,7 +549,9 @@ class ConvertLayoutOp(PureOp):
     """Converts a tile to another register layout.
 
     ```
-    %y = tile.convert_layout %x via "shuffles" : tensor<64xf32, #tile.layout<...>> -> tensor<64xf32, #tile.layout<...>>
+    #from = #tile.layout<reg = [[1]], lane = [[2], [4], [8], [16], [32]], warp = []>
+    #to = #tile.layout<reg = [[32]], lane = [[1], [2], [4], [8], [16]], warp = []>
+    %y = tile.convert_layout %x via "shuffles" : tensor<64xf32, #from> -> tensor<64xf32, #to>
     ```
 
     Attributes:
@@ -530,7 +581,9 @@ class StageOp(PureOp):
     """Copies a tile from registers to shared memory. Lower levels choose the buffer and insert the barriers.
 
     ```
-    %s = tile.stage %x : tensor<64x16xf32, #tile.layout<...>> -> tensor<64x16xf32, #tile.shared<...>>
+    #registers = #tile.layout<reg = [[0, 1]], lane = [[0, 2], [0, 4], [1, 0], [2, 0], [4, 0]], warp = []>
+    #shared = #tile.shared<offset = [[0, 1], [0, 2], [0, 4], [1, 0], [2, 0], [4, 0]]>
+    %s = tile.stage %x : tensor<8x8xf32, #registers> -> tensor<8x8xf32, #shared>
     ```
 
     Constraints: shapes and element types are equal; the result has a shared layout.

@@ -32,9 +32,12 @@ from .kernel import KernelOp
 
 @irdl.irdl_attr_definition
 class RowBufferType(FormattedAttr, TypeAttribute):
-    """Buffer for `places` tiles in shared memory: `!tile.row_buffer<13 of tensor<4096xf32>>`.
+    """Type of a buffer for `places` tiles in shared memory: `!tile.row_buffer<13 of tensor<4096xf32>>`.
 
-    The type has no layout: the layouts of the tiles in registers are chosen later.
+    places: number of tiles.
+    tile: type of one tile. It has no layout: the layouts of the tiles in registers are chosen later.
+
+    Constraints: at least one place; the tile has dimensions and no layout.
     """
 
     name = "tile.row_buffer"
@@ -81,6 +84,10 @@ class RowBufferStoreOp(WritingOp):
     tile.row_buffer_store %x, %r[%k] : tensor<4096xf32>, !tile.row_buffer<13 of tensor<4096xf32>>
     ```
 
+    Operands:
+        row: row buffer.
+        place: number of the tile in the row.
+
     Constraints: shape and element type match the buffer's tiles.
     """
 
@@ -101,6 +108,10 @@ class RowBufferLoadOp(FormattedOp):
     ```
     %y = tile.row_buffer_load %r[%k] : !tile.row_buffer<13 of tensor<4096xf32>> -> tensor<4096xf32>
     ```
+
+    Operands:
+        row: row buffer.
+        place: number of the tile in the row.
 
     Constraints: shape and element type match the buffer's tiles.
     """
@@ -132,6 +143,12 @@ class ClusterAllGatherOp(PureOp):
     ```
 
     All blocks of the cluster must execute it equally often.
+
+    Operands:
+        tiles: tiles of this block.
+
+    Results:
+        res: tiles of all blocks, in the order of ranks.
 
     Constraints: one result for each operand; the first extent of the results is the cluster size.
     """
@@ -173,6 +190,10 @@ class ClusterReduceScatterOp(PureOp):
 
     The block with rank r gets part r of the result along the dimension. All blocks of the cluster must execute it
     equally often.
+
+    Attributes:
+        kind: reduction kind.
+        dim: dimension that is divided among the blocks (`along`).
 
     Constraints: the result has the extent of the source divided by the cluster size along the dimension, and equal
     extents otherwise.

@@ -7,7 +7,7 @@ its decision from the attribute.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from xdsl.ir import Data
 from xdsl.irdl import irdl_attr_definition
@@ -92,6 +92,8 @@ class ScheduleAttr(Data[Schedule]):
     copy     how operands reach shared memory: sync, cp_async, tma.
     f32_matmul_precision  how f32 operands of a matmul may be computed on tensor cores.
 
+    Values of `f32_matmul_precision`:
+
     - `ieee`: not at all.
     - `input_dtype`: rounded to the type of the other operand, bf16 or f16.
     - `bf16x3`: as the exact sum of three bf16 numbers. This takes three matmuls if the other operand is bf16, and six
@@ -115,6 +117,7 @@ class ScheduleAttr(Data[Schedule]):
     """
 
     name = "tile.schedule"
+    LEGAL: ClassVar = LEGAL
 
     @staticmethod
     def get(block: Any, chunk: Any = (), **decisions: Any) -> ScheduleAttr:  # pyright: ignore[reportIncompatibleMethodOverride]

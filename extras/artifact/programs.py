@@ -37,7 +37,7 @@ from ...backend.cuda.runtime.nvrtc import compile_cubin
 from ...dialects import make_context
 from ...dialects.shapes.extents import SymbolAttr
 from ...dialects.support.parsing import parse_module
-from ...dialects.support.printing import print_module
+from ...dialects.support.printing import PrintedText, print_module
 from ...errors import CompileError, TargetError
 from ...frontend.api import CompiledFunction
 from ...frontend.capture.aliasing import A_COPY, Place, Step
@@ -199,7 +199,7 @@ class SavedCompilation(Compilation):
         self._levels.clear()
         self._levels.update(modules)
         if cuda is not None:
-            self._texts["print-cuda"] = cuda
+            self._texts["print-cuda"] = PrintedText(cuda, ())
         self.cubin = cubin
 
     def at(self, level: str) -> Any:

@@ -1,4 +1,4 @@
-"""Bisection: names the part of the compiler after which the values of a program leave those of PyTorch.
+"""Bisection: names the first part of the compiler whose results differ from PyTorch's.
 
 | part | executed by | compared with |
 |---|---|---|

@@ -1,4 +1,4 @@
-"""The worst element of a wrong result, beside PyTorch's."""
+"""The worst element of a wrong result, and PyTorch's element."""
 
 from __future__ import annotations
 

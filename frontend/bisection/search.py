@@ -1,4 +1,4 @@
-"""Search for the part of the compiler after which the values of a program leave those of PyTorch."""
+"""Search for the first part of the compiler whose results differ from PyTorch's."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ CONTEXT = 2
 
 @dataclass(frozen=True)
 class Culprit:
-    """Part of the compiler after which the values leave those of PyTorch.
+    """First part of the compiler whose results differ from PyTorch's.
 
     Attributes:
         part: kind of the part.
         name: name of the operator, pass or executor.
         location: the user's line, or None.
-        mismatch: a wrong value beside PyTorch's; None if the program could not be executed.
+        mismatch: a wrong value, with PyTorch's; None if the program could not be executed.
         error: why the program could not be executed, or empty.
         diff: changes of the IR by a pass, as lines.
     """
@@ -63,7 +63,7 @@ class Bisection:
     """Outcome of a search.
 
     Attributes:
-        culprit: the part to blame, or None if the results equal those of PyTorch.
+        culprit: the part to blame, or None if all results are right.
         executor: name of the executor of the program.
         versions: number of versions of the program, one for each pass that changed it.
         executed: number of versions that were executed.
@@ -98,7 +98,7 @@ class _Versions(Observer):
 
 
 def bisect(program: CompiledFunction, arguments: Sequence[torch.Tensor], call: Callable[[], Any]) -> Bisection:
-    """Searches the part of the compiler after which the results of a program differ from those of PyTorch.
+    """Searches the first part of the compiler whose results differ from PyTorch's.
 
     The program is executed first. If its results are wrong, its version after the middle pass is executed next, and
     so on by halves. If the first version at the tensor level is wrong already, the operators are compared one by one.
@@ -139,10 +139,10 @@ class _Search:
         self.compared = sorted({o.index for o in outputs if o.kind == "result"})
         self.executed = 0
         observer = _Versions()
-        again = replace(self.compilation.of(self.compilation.module), observers=[observer])
-        kernels = again.at("kernel")
+        observed = replace(self.compilation.of(self.compilation.module), observers=[observer])
+        kernels = observed.at("kernel")
         self.versions = observer.versions
-        tensors = again.at("tensor")
+        tensors = observed.at("tensor")
         sizes = bind_sizes(main_function(tensors), [a.shape for a in arguments])
         flops = count_flops(main_function(without_calls(tensors)), sizes)
         if flops > MAX_FLOPS:
@@ -182,13 +182,13 @@ class _Search:
         return first_mismatch([results[i] for i in self.compared], self.expected, self.allowed), ""
 
     def _of_version(self, number: int) -> tuple[Mismatch | None, str] | None:
-        """Returns what is wrong after a pass, or None if its version has the right results."""
+        """Returns the wrong result or the error of a version, or None if its results are right."""
         module = self.versions[number].module
         level = "kernel" if is_kernel_level(module) else "tensor"
-        again = replace(self.compilation.of(module), level=level)
+        version = replace(self.compilation.of(module), level=level)
         self.executed += 1
         outcome = self._outcome(
-            lambda: make_executor("simulator" if level == "kernel" else "reference", again).run(self._copied())
+            lambda: make_executor("simulator" if level == "kernel" else "reference", version).run(self._copied())
         )
         return None if outcome == (None, "") else outcome
 

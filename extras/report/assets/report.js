@@ -62,6 +62,119 @@ addEventListener("click", event => {
   else if (document.execCommand("copy")) done();
 });
 
+// ---- levels ----
+START.levels = (section, data) => {
+  const panes = $$(".pane", section), grid = $(".panes", section), status = $(".status", section);
+  const lines = new Map();  // number of an origin -> its lines in all panes
+  const origins = line => line.dataset.o ? line.dataset.o.split(" ") : [];
+  for (const line of $$(".l[data-o]", section)) {
+    for (const o of origins(line)) lines.has(o) ? lines.get(o).push(line) : lines.set(o, [line]);
+  }
+  const note = status.textContent;
+  let lit = [], pinned = null, cursor = null;
+
+  const buttons = new Map(panes.map(pane => {
+    const button = make("button", pane.dataset.title, { type: "button" });
+    button.addEventListener("click", () => { pane.hidden = !pane.hidden; arrange(); });
+    $(".toggles", section).append(button);
+    return [pane, button];
+  }));
+  function arrange() {
+    for (const [pane, button] of buttons) button.setAttribute("aria-pressed", String(!pane.hidden));
+    grid.dataset.count = panes.filter(pane => !pane.hidden).length;
+  }
+
+  function light(line) {
+    for (const l of lit) l.classList.remove("lit");
+    const numbers = line ? origins(line) : [];
+    lit = [...new Set(numbers.flatMap(o => lines.get(o) || []))];
+    for (const l of lit) l.classList.add("lit");
+    for (const [pane, button] of buttons) {
+      const count = lit.filter(l => pane.contains(l)).length, next = $(".lit-count", pane);
+      next.hidden = !count;
+      next.textContent = count + (count === 1 ? " line ↓" : " lines ↓");
+      if (count) button.dataset.lit = count; else delete button.dataset.lit;
+    }
+    status.textContent = numbers.length ? numbers.map(o => data.origins[o]).join(", ") + (pinned ? " (pinned)" : "") : note;
+  }
+
+  function reveal(from) {
+    for (const pane of panes) {
+      const first = lit.find(l => pane.contains(l));
+      if (first && !pane.contains(from)) scrollTo(first);
+    }
+  }
+  function scrollTo(line) {
+    const fold = line.closest("details");
+    if (fold) fold.open = true;
+    const code = line.closest(".code");
+    code.scrollTop = line.offsetTop - code.clientHeight / 3;
+  }
+  function pin(line) {
+    pinned = line && line !== pinned && line.dataset.o ? line : null;
+    light(pinned || line);
+    if (pinned) reveal(pinned);
+  }
+
+  for (const pane of panes) {
+    const code = $(".code", pane);
+    code.addEventListener("pointerover", event => {
+      const line = event.target.closest(".l");
+      if (line && !pinned) light(line.dataset.o ? line : null);
+    });
+    code.addEventListener("pointerleave", () => { if (!pinned) light(null); });
+    code.addEventListener("click", event => {
+      const chip = event.target.closest(".chip"), alias = event.target.closest("i.a[data-def]");
+      if (chip) {
+        const open = chip.classList.toggle("open");
+        chip.firstElementChild.hidden = !open;
+      } else if (alias) alias.classList.toggle("open");
+      else if (String(getSelection()) === "" && event.target.closest(".l")) pin(event.target.closest(".l"));
+    });
+    code.addEventListener("keydown", event => {
+      const all = $$(".l", code).filter(l => l.offsetParent);
+      const step = { ArrowDown: 1, ArrowUp: -1 }[event.key];
+      if (step) {
+        const at = all.indexOf(cursor), to = all[Math.max(0, Math.min(all.length - 1, at < 0 ? 0 : at + step))];
+        if (cursor) cursor.classList.remove("cursor");
+        cursor = to;
+        cursor.classList.add("cursor");
+        cursor.scrollIntoView({ block: "nearest" });
+        if (!pinned) light(cursor.dataset.o ? cursor : null);
+        event.preventDefault();
+      } else if (event.key === "Enter" && all.includes(cursor)) {
+        pin(cursor);
+        event.preventDefault();
+      }
+    });
+    code.addEventListener("blur", () => { if (cursor) cursor.classList.remove("cursor"); cursor = null; });
+    let shown = -1;
+    $(".lit-count", pane).addEventListener("click", () => {
+      const here = lit.filter(l => pane.contains(l));
+      shown = (shown + 1) % here.length;
+      scrollTo(here[shown]);
+    });
+    // An alias such as #layout opens its definition.
+    const definitions = new Map();
+    for (const line of $$(".fold .l", code)) {
+      const match = /^([#!]\w+) (= [^]*)\n$/.exec(line.textContent);
+      if (match) definitions.set(match[1], match[2]);
+    }
+    for (const alias of $$(":scope > .l i.a", code)) {
+      const definition = definitions.get(alias.textContent);
+      if (definition) alias.dataset.def = alias.title = definition;
+    }
+  }
+  KEYS.levels = key => {
+    if (key !== "Escape" || !pinned) return false;
+    pin(null);
+    return true;
+  };
+  arrange();
+  const wanted = named()[1];  // #levels:3 pins the lines of the third origin
+  if (wanted && lines.has(wanted)) pin(lines.get(wanted)[0]);
+};
+
 // ---- passes ----
 START.passes = (section, data) => {
   const items = $$(".run", section), detail = $(".detail", section);
@@ -115,3 +228,4 @@ START.passes = (section, data) => {
 };
 
 show(named()[0]);
+scrollTo(0, 0);
