@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -45,17 +46,37 @@ def test_without_the_plugin_the_pass_is_unknown(tmp_path: Path) -> None:
     assert "unknown pass 'double-to-sum'" in done.stderr
 
 
+def commands(environment: dict[str, str], *lines: list[str], code: str = "") -> list[tuple[int, str, str]]:
+    """Runs command lines of `deplodock`, then `code`, in one process, which imports PyTorch only once.
+
+    Returns the exit status, the output and the messages of each command line.
+    """
+    script = f"""
+import contextlib, io, json
+from deplodock.tools.cli import main
+results = []
+for line in {[*lines]!r}:
+    with contextlib.redirect_stdout(io.StringIO()) as out, contextlib.redirect_stderr(io.StringIO()) as err:
+        status = main(line)
+    results.append([status, out.getvalue(), err.getvalue()])
+{code}
+print(json.dumps(results))
+"""
+    done = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return [tuple(result) for result in json.loads(done.stdout)]
+
+
 def test_the_plugin_is_part_of_a_compilation(tmp_path: Path) -> None:
     """The plug-in's pass runs at the position that `-p` gives it, and the result is right."""
     environment = install(tmp_path, declared_entry_points(EXAMPLE))
     above = "torch-to-tensor,reduce-strength,verify-level{level=tensor}"
     rest = "tensor-to-loop,loop-to-tile,tile-to-kernel"
-    code = "torch.randn(4, 8) * 2"
-    for command in (["compile", "--ir", "tensor"], ["run", "--executor", "simulator"]):
-        line = [str(BIN / "deplodock"), *command, "-c", code, "-p", f"{above},{rest}"]
-        done = subprocess.run(line, env=environment, capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done.stderr
-        assert "arith.addf %x, %x" in done.stdout if "compile" in command else "ok" in done.stdout
+    end = ["-c", "torch.randn(4, 8) * 2", "-p", f"{above},{rest}"]
+    compiled, run = commands(environment, ["compile", "--ir", "tensor", *end], ["run", "--executor", "simulator", *end])
+    assert (compiled[0], run[0]) == (0, 0), compiled[2] + run[2]
+    assert "arith.addf %x, %x" in compiled[1]
+    assert "ok" in run[1]
 
 
 SEARCH = """
@@ -125,31 +146,27 @@ def test_a_pass_of_somebody_else_is_part_of_every_compilation(tmp_path: Path) ->
     example = EXAMPLE.parent / "custom_operator"
     declared = declared_entry_points(example)
     environment = install(tmp_path, declared, example)
-    line = [str(BIN / "deplodock"), "compile", str(example / "program.py"), "--ir", "tensor", "-vv"]
-    done = subprocess.run(line, env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    lowering = done.stdout[done.stdout.index(">>> t:lower-strength") :]
-    assert "-    %0 = strength.twice %x" in lowering
-    assert re.search(r"\+ .*arith.addf %x, %x", lowering)
-    code = f"""
-import runpy, torch, deplodock
-runpy.run_path({str(example / "program.py")!r})
+    line = ["compile", str(example / "program.py"), "--ir", "tensor", "-vv"]
+    code = """
+import torch, deplodock
 x = torch.randn(8)
 for f in (deplodock.compile(torch.ops.strength.twice, (x,), target="cpu"),
-          torch.compile(torch.ops.strength.twice, backend="deplodock", options={{"target": "cpu"}})):
+          torch.compile(torch.ops.strength.twice, backend="deplodock", options={"target": "cpu"})):
     torch.testing.assert_close(f(x), x * 2)
 """
-    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+    ((status, out, err),) = commands(environment, line, code=code)
+    assert status == 0, err
+    lowering = out[out.index(">>> t:lower-strength") :]
+    assert "-    %0 = strength.twice %x" in lowering
+    assert re.search(r"\+ .*arith.addf %x, %x", lowering)
     (tmp_path / "strength_reduction-0.1.0.dist-info" / "entry_points.txt").write_text(
         declared.replace("[deplodock.insertions]", "[other]")
     )
-    done = subprocess.run(line, env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 1
-    assert "strength.twice: not legal at the tensor level" in done.stderr
-    line += ["--insert", "lower-strength:before=tensor-emulate-float8"]
-    done = subprocess.run(line, env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+    inserted = [*line, "--insert", "lower-strength:before=tensor-emulate-float8"]
+    (status, _, err), (again, _, messages) = commands(environment, line, inserted)
+    assert status == 1
+    assert "strength.twice: not legal at the tensor level" in err
+    assert again == 0, messages
 
 
 def test_a_plugin_that_cannot_be_imported_is_named_with_its_line(tmp_path: Path) -> None:
