@@ -12,7 +12,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from support.aten import evaluate
-from support.tensor_level import check
+from support.tensor_level import check, evaluate as at_tensor_level
 from torch import nn
 
 import deplodock
@@ -308,9 +308,12 @@ def test_exponentials_of_matrices(dtype: torch.dtype) -> None:
     )
     turning = (matrices - matrices.mT).to(dtype)
     tolerance = {torch.float32: 2e-5, torch.float64: 1e-12, torch.bfloat16: 1e-2}[dtype]
-    found = deplodock.compile(torch.linalg.matrix_exp, (turning,), executor="reference")(turning)
+    found = at_tensor_level(torch.linalg.matrix_exp, turning)
     torch.testing.assert_close(found.double(), torch.linalg.matrix_exp(turning.double()), atol=tolerance, rtol=0)
     check(torch.linalg.matrix_exp, matrices[:3].to(dtype).float(), rtol=2e-5, atol=1e-4)
+
+
+def test_the_exponential_of_a_huge_matrix_is_nan() -> None:
     huge = torch.full((2, 2), 1e6)
     assert deplodock.compile(torch.linalg.matrix_exp, (huge,), executor="reference")(huge).isnan().all()
 

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from support.tensor_level import check
 from torch import nn
 
 import deplodock
@@ -66,7 +67,7 @@ def test_modules(name: str) -> None:
     make, shape = MODULES[name]
     module = _seeded(make)
     x = torch.randn(shape, dtype=next(module.parameters()).dtype)
-    _check(module, (x,))
+    check(module, x, rtol=2e-5, atol=2e-5)
 
 
 def test_initial_states_and_bf16() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from support.tensor_level import check
 
 import deplodock
 from deplodock.errors import ExecutionError, UnsupportedError
@@ -18,12 +19,6 @@ BESSEL = "airy_ai bessel_j0 bessel_j1 bessel_y0 bessel_y1 modified_bessel_k0 mod
 BESSEL += ["scaled_modified_bessel_k0", "scaled_modified_bessel_k1"]
 CHEBYSHEV = [f"{shifted}chebyshev_polynomial_{kind}" for shifted in ("", "shifted_") for kind in "tuvw"]
 RECURRENT = ["hermite_polynomial_h", "hermite_polynomial_he", "laguerre_polynomial_l", "legendre_polynomial_p"]
-
-
-def check(function: object, *args: torch.Tensor, rtol: float, atol: float) -> None:
-    assert callable(function)
-    found = deplodock.compile(function, args, executor="reference")(*args)
-    torch.testing.assert_close(found, function(*args), rtol=rtol, atol=atol, equal_nan=True)
 
 
 @pytest.mark.parametrize("name", BESSEL)
