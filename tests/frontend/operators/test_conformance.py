@@ -116,13 +116,13 @@ def test_every_refusal_has_a_named_reason(dtype: str) -> None:
 
 _BOTH = ("add", "nn.functional.conv2d", "sort", "scatter_reduce", "cumsum", "nonzero", "quantile", "diff")
 _BOTH += ("nn.functional.interpolate", "linalg.inv", "nn.functional.cross_entropy", "index_put", "rand_like")
-_BOTH += ("fft.rfft", "stft", "view_as_complex", "polar", "chalf", "cfloat", "nn.functional.interpolate")
+_BOTH += ("fft.rfft", "stft", "view_as_complex", "polar", "chalf", "cfloat")
 
 
 def test_both_captures_agree(traced: Tracer) -> None:
-    """The traced capture and `torch.export` give the same verdict."""
+    """The traced capture and `torch.export` give the same verdict, for at most two variants of an operator."""
     different: list[str] = []
-    for op in opdb.operators(_BOTH):
+    for op in (op for name in _BOTH for op in opdb.operators([name])[:2]):
         for number, sample in opdb.samples(op, torch.float32, 1):
             verdicts = [opdb.judge(way, op, number, sample) for way in (traced, Exporter())]
             if verdicts[0].kind != verdicts[1].kind:
