@@ -100,11 +100,11 @@ def kernels(layers: int, level: str = "kernel") -> tuple[int, int, int]:
 
 
 def test_kernels_of_equal_layers_are_shared() -> None:
-    few, many = kernels(2), kernels(6)
+    few, many = kernels(2), kernels(4)
     assert few[0] == many[0]
     assert few[2] == many[2]
-    per_layer = (many[1] - few[1]) // 4
-    assert few[1] + 4 * per_layer == many[1]
+    per_layer = (many[1] - few[1]) // 2
+    assert few[1] + 2 * per_layer == many[1]
     assert 4 <= per_layer <= 8
 
 
@@ -191,9 +191,6 @@ def test_the_command_line_compiles_a_configuration(tmp_path: Path, capsys: pytes
     captured = capsys.readouterr()
     assert [s["phase"] for s in json.loads(captured.out)["steps"]] == ["prefill", "decode"]
     assert "distinct kernels" in captured.err
-    assert main(["generate", str(path), "--random-weights", "--prompt-ids", "1,2", "--max-new-tokens", "3"]) == 0
-    tokens = capsys.readouterr().out.strip().split(",")
-    assert len(tokens) == 3
     assert main(["generate", out, "--prompt-ids", "1,2"]) == 1
     assert "was saved without the weights" in capsys.readouterr().err
 
