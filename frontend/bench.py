@@ -70,20 +70,23 @@ class Measurement:
 
     Attributes:
         errors: arm -> its error against float64, relative (`_error`).
-        right: whether our error is within the limit; None if there are no errors.
+        right: whether the errors of all our versions are within the limit; None if there are no errors.
         note: why there are no errors; empty if there are.
         times: regime -> arm -> its times.
+        wrong: arms of ours whose error exceeds the limit.
     """
 
     errors: dict[str, float]
     right: bool | None
     note: str
     times: dict[str, dict[str, Timing]]
+    wrong: tuple[str, ...] = ()
 
     def as_dict(self) -> dict[str, Any]:
         """Returns the measurement as JSON data. An infinite error becomes None."""
         errors = {arm: float(f"{e:.4g}") if math.isfinite(e) else None for arm, e in self.errors.items()}
         data: dict[str, Any] = {"right": self.right, "errors": errors} | ({"note": self.note} if self.note else {})
+        data |= {"wrong": [*self.wrong]} if self.wrong else {}
         times = {regime: {arm: t.as_dict() for arm, t in arms.items()} for regime, arms in self.times.items()}
         return data | {"times": times}
 
@@ -112,21 +115,29 @@ def measure(
     """
     device = device_of(ours)
     subject = subject.copied(device) if device == "cuda" else subject
-    arms = {**_arms(subject, ours, modes), **{name: alone(subject, other) for name, other in others.items()}}
+    arms = _arms(subject, ours, modes, others)
     try:
         with torch.no_grad():
             errors, note = _errors(subject, arms, ours.captured.draws)
-            right = None if not errors else _is_right({arm: e for arm, e in errors.items() if arm not in others})
+            wrong = _wrong(errors, (OURS, *others)) if errors else ()
             times = {} if check_only else _times(arms, device, repetitions)
     except RuntimeError as error:
         raise ExecutionError(" ".join(str(error).split())[:300]) from error
-    return Measurement(errors, right, note, times)
+    return Measurement(errors, None if not errors else not wrong, note, times, wrong)
 
 
-def quick_look(subject: Subject, ours: CompiledFunction) -> dict[str, Timing]:
-    """Returns the times of a few calls of eager PyTorch and of our program on the CPU, for `deplodock run`."""
+def quick_look(
+    subject: Subject, ours: CompiledFunction, others: Mapping[str, CompiledFunction] = {}
+) -> dict[str, Timing]:
+    """Returns the times of a few calls on the CPU, for `deplodock run`.
+
+    Args:
+        subject: the function with its arguments, for eager PyTorch.
+        ours: the compiled function.
+        others: arm -> a further compiled version of the function.
+    """
     with torch.no_grad():
-        return by_clock(_arms(subject, ours, ()), seconds=0.25, least=1)
+        return by_clock(_arms(subject, ours, (), others), seconds=0.25 * (1 + len(others)), least=1 + 2 * len(others))
 
 
 def alone(subject: Subject, ours: CompiledFunction) -> Subject:
@@ -147,7 +158,9 @@ def device_of(ours: CompiledFunction) -> str:
     return "cuda" if ours.executor.name == "cuda" else "cpu"
 
 
-def _arms(subject: Subject, ours: CompiledFunction, modes: Sequence[str]) -> dict[str, Subject]:
+def _arms(
+    subject: Subject, ours: CompiledFunction, modes: Sequence[str], others: Mapping[str, CompiledFunction]
+) -> dict[str, Subject]:
     """Returns the arms. If the program changes its arguments, each arm has copies of the arguments."""
 
     def fresh_subject() -> Subject:
@@ -158,7 +171,7 @@ def _arms(subject: Subject, ours: CompiledFunction, modes: Sequence[str]) -> dic
     for mode in modes:
         arm = fresh_subject()
         arms[mode] = replace(arm, function=torch.compile(arm.function, dynamic=False, mode=MODES[mode]))
-    return arms
+    return {**arms, **{name: alone(subject, other) for name, other in others.items()}}
 
 
 def _errors(subject: Subject, arms: Mapping[str, Subject], draws: bool) -> tuple[dict[str, float], str]:
@@ -200,9 +213,10 @@ def _error(result: torch.Tensor, expected: torch.Tensor) -> float:
     return 0.0 if difference == 0 else difference / max(float(expected[finite].norm()), 1e-300)
 
 
-def _is_right(errors: Mapping[str, float]) -> bool:
-    most = max(e for arm, e in errors.items() if arm != OURS)
-    return errors[OURS] <= MAX_ERROR_RATIO * most + torch.finfo(torch.float32).eps
+def _wrong(errors: Mapping[str, float], ours: Sequence[str]) -> tuple[str, ...]:
+    """Returns the arms among `ours` whose error exceeds the limit."""
+    most = MAX_ERROR_RATIO * max(e for arm, e in errors.items() if arm not in ours) + torch.finfo(torch.float32).eps
+    return tuple(arm for arm in ours if not errors[arm] <= most)
 
 
 def _times(arms: Mapping[str, Subject], device: str, repetitions: int | None) -> dict[str, dict[str, Timing]]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from xdsl.dialects import arith
@@ -101,6 +101,7 @@ class Difference:
         error: largest error of an element, relative to max(|expected element|, RMS of the result).
         tolerance: largest permitted error.
         reason: why the result is wrong regardless of the error, such as another shape; empty if there is no reason.
+        where: index and values of the worst element of a wrong result; empty for a right one.
     """
 
     index: int
@@ -108,6 +109,7 @@ class Difference:
     error: float
     tolerance: float
     reason: str = ""
+    where: str = ""
 
     @property
     def ok(self) -> bool:
@@ -128,7 +130,22 @@ def compare(
     if not len(actual) == len(expected) == len(allowed):
         return [Difference(0, "", math.inf, 0.0, f"expected {len(expected)} results, but got {len(actual)}")]
     pairs = zip(actual, expected, allowed, strict=True)
-    return [_difference(i, a.detach().cpu(), e.detach().cpu(), t) for i, (a, e, t) in enumerate(pairs)]
+    differences = [_difference(i, a.detach().cpu(), e.detach().cpu(), t) for i, (a, e, t) in enumerate(pairs)]
+    both = zip(differences, actual, expected, strict=True)
+    return [d if d.ok else replace(d, where=_worst(a.detach().cpu(), e.detach().cpu())) for d, a, e in both]
+
+
+def _worst(a: torch.Tensor, e: torch.Tensor) -> str:
+    """Returns the index and the values of the element with the largest error, or "" for tensors of other shapes."""
+    if a.shape != e.shape or not e.numel():
+        return ""
+    x, y = a.double(), e.double()
+    typical = y.nan_to_num(0.0, 0.0, 0.0).square().mean().sqrt().clamp(min=torch.finfo(torch.float64).tiny)
+    error = torch.where((x == y) | x.isnan() & y.isnan(), 0.0, (x - y).abs() / torch.maximum(y.abs(), typical))
+    worst = int(error.nan_to_num(math.inf, posinf=math.inf).argmax())
+    index = [int(i) for i in torch.unravel_index(torch.tensor(worst), e.shape)] if e.dim() else []
+    ours, theirs = (f"{t.flatten()[worst].item():.6g}" for t in (a, e))
+    return f"{ours} instead of {theirs} at {index}"
 
 
 def _difference(index: int, a: torch.Tensor, e: torch.Tensor, tolerance: float) -> Difference:

@@ -200,6 +200,16 @@ class Compilation:
         text = ["cpp" if on_cores(self.target) else "cuda"] if levels[-1] == LEVELS[-2] else []
         return (*levels, *text)
 
+    def with_text(self, text: str) -> Compilation:
+        """Returns the compilation with another text of CUDA or C++ for the kernels. All levels are shared.
+
+        Args:
+            text: the text. Its kernels must have the names and heads of the printed kernels (`edited_text`).
+        """
+        self.at("kernel")
+        record, name = self.record or NONE, "print-cpp" if on_cores(self.target) else "print-cuda"
+        return replace(self, record=record, cubin=None, machine=self.resolved, _texts={name: text})
+
     def _step(self, level: str) -> tuple[ModulePass, ...]:
         """Returns the passes to a level from the level above it. Raises CompileError if there are none."""
         if level not in self._steps:

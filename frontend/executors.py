@@ -249,7 +249,8 @@ def _emulator(compilation: Compilation, eager: Mapping[str, OnArrays]) -> OnArra
     def run(arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
         outputs, reports = run_cuda_on_cpu(source, plan, arrays, eager=eager)
         if reports:
-            raise ExecutionError(str(reports[0]))
+            place = f"{reports[0].file}:{reports[0].line}" if reports[0].file else None
+            raise ExecutionError(str(reports[0]), location=place)
         return outputs
 
     return run

@@ -209,32 +209,73 @@ def measured(program: CompiledFunction, subject: Subject) -> Profile:
     Raises:
         ExecutionError: the program fails.
     """
-    executor, compilation = program.executor, program.compilation
-    assert executor.trace is not None
-    target = compilation.resolved
-    isolated = alone(subject, program)
-    args = isolated.function.captured.bind(isolated.args, isolated.kwargs)
-    for _ in range(2):
-        executor.trace(args)
-        isolated()
-    calls, seconds, end = list[tuple[Span, ...]](), list[float](), perf_counter() + TRACE_SECONDS
-    while len(calls) < CALLS_TO_TRACE[0] or len(calls) < CALLS_TO_TRACE[1] and perf_counter() < end:
-        calls.append(tuple(executor.trace(args)))
+    return measured_in_turns({"": program}, subject)[""]
+
+
+def measured_in_turns(programs: Mapping[str, CompiledFunction], subject: Subject) -> dict[str, Profile]:
+    """Measures the kernels of several versions of a program, one call of each in turn.
+
+    Args:
+        programs: the versions by name, on one device.
+        subject: the function with its arguments.
+
+    Raises:
+        ExecutionError: a program fails.
+    """
+    arms = {name: _Traced(program, subject) for name, program in programs.items()}
+    for arm in arms.values():
+        for _ in range(2):
+            arm.call()
+        arm.clear()
+    end, calls = perf_counter() + TRACE_SECONDS * len(arms), 0
+    while calls < CALLS_TO_TRACE[0] or calls < CALLS_TO_TRACE[1] and perf_counter() < end:
+        calls += 1
+        for name in list(arms)[:: 1 if calls % 2 else -1]:
+            arms[name].call()
+    return {name: arm.profile() for name, arm in arms.items()}
+
+
+class _Traced:
+    """Program whose calls are traced.
+
+    Attributes:
+        calls: time spans of the launches of each call.
+        seconds: wall time of a call without tracing, for each call.
+    """
+
+    def __init__(self, program: CompiledFunction, subject: Subject) -> None:
+        self.program, self.isolated = program, alone(subject, program)
+        self.args = self.isolated.function.captured.bind(self.isolated.args, self.isolated.kwargs)
+        self.clear()
+
+    def clear(self) -> None:
+        self.calls, self.seconds = list[tuple[Span, ...]](), list[float]()
+
+    def call(self) -> None:
+        """Traces one call, and times another one."""
+        trace = self.program.executor.trace
+        assert trace is not None
+        self.calls.append(tuple(trace(self.args)))
         start = perf_counter()
-        isolated()
-        seconds.append(perf_counter() - start)
-    seconds_of = Counter[str]()
-    for step in zip(*calls, strict=True):
-        seconds_of[step[0].name] += statistics.median(s.seconds for s in step)  # pyright: ignore
-    if executor.name == "cpu":
-        here = f"{processor()}, {cores()} cores, {torch.get_num_threads()} threads"
-        where, call = here, statistics.median(seconds)
-    else:
-        where, call = torch.cuda.get_device_name(), None
-    sizes = bind_sizes(main_function(compilation.at("loop")), [a.shape for a in args])
-    costs = _costs(kernels_of(compilation, sizes.number), seconds_of, target, "measured")
-    source = f"measured on {where}, median of {len(calls)} calls; roofs are those of {target.card}"
-    return Profile(source, costs, call, tuple(calls[-MAX_STORED_CALLS:]))
+        self.isolated()
+        self.seconds.append(perf_counter() - start)
+
+    def profile(self) -> Profile:
+        """Returns the medians of all calls."""
+        executor, compilation = self.program.executor, self.program.compilation
+        target = compilation.resolved
+        seconds_of = Counter[str]()
+        for step in zip(*self.calls, strict=True):
+            seconds_of[step[0].name] += statistics.median(s.seconds for s in step)  # pyright: ignore
+        if executor.name == "cpu":
+            here = f"{processor()}, {cores()} cores, {torch.get_num_threads()} threads"
+            where, call = here, statistics.median(self.seconds)
+        else:
+            where, call = torch.cuda.get_device_name(), None
+        sizes = bind_sizes(main_function(compilation.at("loop")), [a.shape for a in self.args])
+        costs = _costs(kernels_of(compilation, sizes.number), seconds_of, target, "measured")
+        source = f"measured on {where}, median of {len(self.calls)} calls; roofs are those of {target.card}"
+        return Profile(source, costs, call, tuple(self.calls[-MAX_STORED_CALLS:]))
 
 
 def _costs(kernels: Sequence[Kernel], seconds: Mapping[str, float], target: Target, how: str) -> tuple[Cost, ...]:

@@ -223,6 +223,17 @@ def _asked_for(program: Loaded, params: Params) -> tuple[str, str]:
 @click.option("--profile", is_flag=True, help="Time each kernel: measured here, or predicted where it cannot run.")
 @click.option("--predict", is_flag=True, help="Tell what the planning model expects of each kernel on a GPU.")
 @click.option("--bisect", is_flag=True, help="Name the first pass, or operator, whose values differ from PyTorch's.")
+@click.option(
+    "--kernel-text",
+    metavar="FILE.cu|FILE.cpp",
+    help="Run kernels of this file, an edited output of `compile`, in place of the printed ones; time both.",
+)
+@click.option(
+    "--against",
+    multiple=True,
+    metavar="OPTIONS",
+    help="With --bench or --profile: time another schedule beside the chosen one: 'block=8,64'.",
+)
 @click.option("--plot", metavar="FILE.svg", help="With --bench: the times as bars.")
 @click.option("--trace", metavar="FILE", help="Passes and kernels as a timeline for Perfetto or chrome://tracing.")
 def run(context: click.Context, params: Params) -> None:
@@ -234,16 +245,22 @@ def run(context: click.Context, params: Params) -> None:
         with steps("loading PyTorch"):
             from ..frontend.executors import check_executor
             from . import measuring, reports
+            from .versions import executor_of_text, judge_edited, versions_of
         check_executor(params.executor)
         choose_target(params, params.executor)
+        executor = params.executor if params.kernel_text is None else executor_of_text(params.target, params.executor)
         if params.bench:
             measuring.check_timing(params.target, params.executor)
         program = _load(params, [], facts(context, params))
         with extended(context, params, [program.compilation], loaded=program) as facts_of_run:
-            outcome = facts_of_run["outcome"] = reports.run(program, params.executor)
+            versions = versions_of(program, params)
+            outcome = facts_of_run["outcome"] = reports.run(versions.main, executor)
+            if versions.text is not None:
+                printed, facts_of_run["loaded"] = program.compilation, versions.main
+                judge_edited(versions.text, printed, outcome, lambda c: reports.run(program.of(c), executor)["ok"])
             width = terminal.width_of(sys.stdout)
             text = terminal.fitted(reports.outcome_text(outcome) + "\n", width)
-            text += measuring.measure_more(program, params, context.obj, outcome, width)
+            text += measuring.measure_more(versions, params, context.obj, outcome, width)
             notes = _notes(program, params)
     terminal.tell(notes)
     if params.as_json:

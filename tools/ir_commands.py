@@ -39,7 +39,7 @@ class IrSource(Source):
     about = {"run": "A PROGRAM.mlir, which is IR at any level, is compared with an interpreter of that level."}
     modes = {
         "compile": {"a program of IR": FILE | {"target", "pipeline", "ir", "helpers", "output", *IR_OPTIONS}},
-        "run": {"a program of IR": FILE | {"target", "pipeline", "seed", "executor", *IR_OPTIONS}},
+        "run": {"a program of IR": FILE | {"target", "pipeline", "seed", "executor", "kernel_text", *IR_OPTIONS}},
     }
     refusals = {"tune": "expected a FILE.py, but got IR; `deplodock run {file}` runs it"}
 
@@ -83,10 +83,26 @@ class IrSource(Source):
         with terminal.progress(), steps("running"):
             compilation = self._compilation(context, params, params.executor)
             with extended(context, params, [compilation]) as results:
-                outcome = results["outcome"] = self.outcome(
-                    compilation, _executor(params.executor, compilation), params
-                )
+                if params.kernel_text is None:
+                    outcome = self.outcome(compilation, _executor(params.executor, compilation), params)
+                else:
+                    outcome = self._edited_outcome(compilation, params)
+                results["outcome"] = outcome
         reports.print_outcomes({"": outcome}, params.as_json)
+
+    def _edited_outcome(self, compilation: Compilation, params: Params) -> dict[str, Any]:
+        """Runs a program with the kernels of a file (`--kernel-text`) and compares its results."""
+        from . import versions
+
+        text = versions.read_kernel_text(compilation, str(params.kernel_text))
+        name = versions.executor_of_text(compilation.target, params.executor)
+
+        def run(program: Compilation) -> dict[str, Any]:
+            return self.outcome(program, _executor(name, program), params)
+
+        outcome = run(compilation.with_text(text.text))
+        versions.judge_edited(text, compilation, outcome, lambda program: run(program)["ok"])
+        return outcome
 
     def _compilation(self, context: click.Context, params: Params, executor: str) -> Compilation:
         """Returns the compilation of the file, for the target of the options or else of its text."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import accumulate
 from typing import Any
 
@@ -16,14 +16,16 @@ import torch
 from ..backend.cuda.kernel_texts import entries
 from ..backend.cuda.runtime.timing import count, ncu_missing
 from ..errors import ExecutionError
+from ..frontend.api import CompiledFunction
 from ..frontend.bench import MAX_ERROR_RATIO, OURS, REGIMES, Measurement, environment, measure, quick_look
 from ..frontend.executors import DEFAULT_GPU, compiler_missing, cuda_missing
 from ..frontend.machine_code import MachineCode
-from ..frontend.profile import Profile, measured, predicted
+from ..frontend.profile import Profile, measured_in_turns, predicted
 from ..target.attribute import on_cores
 from .reports import Loaded
-from .tables import Bar, bars, bench_table, profile_table, seconds, write_plot
+from .tables import Bar, bars, bench_table, comparison_table, profile_table, seconds, write_plot
 from .terminal import fitted, write_file
+from .versions import Versions
 
 
 def check_timing(target: str, executor: str) -> None:
@@ -37,12 +39,12 @@ def check_timing(target: str, executor: str) -> None:
 
 
 def measure_more(
-    loaded: Loaded, params: Any, arguments: Sequence[str], outcome: dict[str, Any], width: int | None
+    versions: Versions, params: Any, arguments: Sequence[str], outcome: dict[str, Any], width: int | None
 ) -> str:
     """Measures and predicts for the options of `run`. Returns the text, and adds the numbers to `outcome`.
 
     Args:
-        loaded: the program.
+        versions: the program, and versions that are measured beside it.
         params: the options.
         arguments: the command-line arguments, with which ncu runs the command again.
         outcome: the outcome of `run`.
@@ -52,9 +54,10 @@ def measure_more(
         ExecutionError: if the program cannot be timed.
         CompileError: for a file that cannot be written.
     """
-    parts: list[str] = []
+    parts, loaded = list[str](), versions.printed
+    others = {name: version.compiled for name, version in versions.others.items()}
     if params.bench:
-        measurement = bench(loaded)
+        measurement = bench(loaded, others)
         outcome["bench"] = {**measurement.as_dict(), "environment": environment()}
         parts += _bench_text(measurement, width)
         if params.plot:
@@ -65,19 +68,25 @@ def measure_more(
             ]
             write_plot(params.plot, bars(f"Times of {loaded.compilation.target}: {params.code or params.file}", shown))
     elif outcome["executor"] == "cpu" and not (params.profile or params.predict or params.trace):
-        times = quick_look(loaded.subject, loaded.compiled)
+        times = quick_look(loaded.subject, loaded.compiled, others)
         outcome["bench"] = {"times": {"call": {name: t.as_dict() for name, t in times.items()}}}
         parts += [f"{name}: {seconds(t.median)}" for name, t in times.items()]
         parts.append(f"median time of a call on this machine, {_threads()}, arms interleaved; more by --bench")
     if params.profile or params.trace:
-        profile, uncounted = _profile(loaded, arguments)
+        profiles, uncounted = _profiles(versions, others, arguments)
+        profile = profiles.pop(OURS)
         outcome["profile"] = profile.as_dict()
+        if profiles:
+            outcome["profile"]["others"] = {name: other.as_dict() for name, other in profiles.items()}
         if params.profile:
-            code = loaded.machine_code
+            code = versions.main.machine_code
             outcome["profile"]["machine_code"] = code.facts()
-            parts += [*_profile_text(profile, width), *([uncounted] if uncounted else []), *_machine_text(code)]
+            parts += [*_profile_text(profile, width), *([uncounted] if uncounted else [])]
+            parts += [comparison_table({OURS: profile, **profiles}, width)] if profiles else []
+            parts += _machine_text(code)
         if params.trace:
             write_trace(params.trace, loaded.compilation.seconds, profile)
+    parts += versions.notes
     if params.predict:
         gpu = loaded.to(DEFAULT_GPU) if on_cores(loaded.compilation.target) else loaded
         expected = predicted(gpu.compilation)
@@ -86,11 +95,19 @@ def measure_more(
     return "".join(part if part.endswith("\n") else fitted(f"{part}\n", width) for part in parts)
 
 
-def bench(loaded: Loaded) -> Measurement:
-    """Times a program, eager PyTorch, torch.compile and, on a GPU, max-autotune in turns. Raises ExecutionError."""
+def bench(loaded: Loaded, others: Mapping[str, CompiledFunction] = {}) -> Measurement:
+    """Times a program, eager PyTorch, torch.compile and, on a GPU, max-autotune in turns.
+
+    Args:
+        loaded: the program.
+        others: name -> another version of the program.
+
+    Raises:
+        ExecutionError: a version fails.
+    """
     program = loaded.compiled
     modes = ["torch.compile", "max-autotune"] if program.executor.name == "cuda" else ["torch.compile"]
-    return measure(loaded.subject, program, modes)
+    return measure(loaded.subject, program, modes, others=others)
 
 
 def _bench_text(measurement: Measurement, width: int | None) -> list[str]:
@@ -103,41 +120,50 @@ def _bench_text(measurement: Measurement, width: int | None) -> list[str]:
         note += " Device times are of CUDA graphs, by events."
         note += "".join(f" Without a graph: {arm} ({why})." for arm, why in without.items())
     note += " Errors are against float64." if measurement.errors else f" {measurement.note.capitalize()}."
-    wrong = f" WRONG: {OURS} errs more than {MAX_ERROR_RATIO} times as much as PyTorch."
+    wrong = f" WRONG: {', '.join(measurement.wrong)} errs more than {MAX_ERROR_RATIO} times as much as PyTorch."
     return [f"\nmeasured on {where}", bench_table(measurement, width), note + wrong * (measurement.right is False)]
 
 
-def _profile(loaded: Loaded, arguments: Sequence[str]) -> tuple[Profile, str]:
-    """Returns the times of the kernels, and the reason why counters are missing.
+def _profiles(
+    versions: Versions, others: Mapping[str, CompiledFunction], arguments: Sequence[str]
+) -> tuple[dict[str, Profile], str]:
+    """Returns the times of the kernels of each version, and the reason why counters are missing.
 
     The times are measured if the program runs on this machine, on a GPU with the counters of ncu. Otherwise they are
     predicted.
     """
+    loaded = versions.printed
     program = loaded.compiled
     if program.executor.trace is None:
-        return predicted(loaded.compilation), ""
-    profile = measured(program, loaded.subject)
+        compilations = {OURS: loaded.compilation, **{name: v.compilation for name, v in versions.others.items()}}
+        return {name: predicted(compilation) for name, compilation in compilations.items()}, ""
+    profiles = measured_in_turns({OURS: program, **others}, loaded.subject)
     if program.executor.name != "cuda":
-        return profile, ""
+        return profiles, ""
     if missing := ncu_missing():
-        return profile, f"Nothing is counted: {missing}."
+        return profiles, f"Nothing is counted: {missing}."
     command = [sys.executable, "-m", "deplodock.tools.cli", *_only_run(arguments), "--executor", "cuda"]
     try:
         counted, named = count(command), entries(loaded.compilation.cuda)
-        return profile.with_counters({k: counted[entry] for k, entry in named.items() if entry in counted}), ""
+        counters = {k: counted[entry] for k, entry in named.items() if entry in counted}
+        return {**profiles, OURS: profiles[OURS].with_counters(counters)}, ""
     except ExecutionError as error:
-        return profile, f"Nothing is counted: {error}."
+        return profiles, f"Nothing is counted: {error}."
 
 
 def _only_run(arguments: Sequence[str]) -> list[str]:
-    """Returns command-line arguments without the options that measure."""
+    """Returns command-line arguments without the options that measure, and without other versions."""
     kept_words, words = list[str](), iter(arguments)
     for word in words:
-        if word in ("--plot", "--trace", "--executor"):
+        if word in _WITH_VALUE:
             next(words, None)
-        elif word not in ("--bench", "--profile", "--predict") and not word.startswith(("--plot=", "--trace=")):
+        elif word not in ("--bench", "--profile", "--predict") and word.partition("=")[0] not in _WITH_VALUE:
             kept_words.append(word)
     return kept_words
+
+
+_WITH_VALUE = ("--plot", "--trace", "--executor", "--against", "--kernel-text")
+"""Options of `_only_run` that take a value."""
 
 
 def _profile_text(profile: Profile, width: int | None) -> list[str]:

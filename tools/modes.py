@@ -43,6 +43,7 @@ COMPILER |= {"prepack_weights"}
 FILE = {"file", "as_json", "debug"}
 SEARCHING = set("budget trials policy device threads kept only explain".split())
 WRITING = {"output", "write_record"}
+_RUNNING = "executor bench profile predict plot trace kernel_text against".split()
 
 _NOTED = COMPILER - {"target"} | {"dynamic", "fallback"}
 """Options that printed texts name in their first lines, if they are set."""
@@ -60,10 +61,7 @@ MODES: dict[str, Modes] = {
         "--emit": _PROGRAM | WRITING | {"emit"},
         "a program": _PROGRAM | WRITING | {"ir", "helpers", "emit", "explain", "print_pipeline"},
     },
-    "run": {
-        "--bisect": _PROGRAM | {"executor", "bisect"},
-        "a program": _PROGRAM | {"executor", "bench", "profile", "predict", "plot", "trace"},
-    },
+    "run": {"--bisect": _PROGRAM | {"executor", "bisect"}, "a program": _PROGRAM | set(_RUNNING)},
     "tune": {"a program": (_PROGRAM | SEARCHING) - {"record", "schedule"}},
 }
 
@@ -338,22 +336,29 @@ def check_given(params: Params) -> None:
     for first, second, both in (
         ("-c", "FILE", params.code is not None and params.file is not None),
         ("--schedule", "--pipeline", None not in (params.options["schedule"], params.pipeline)),
+        ("--against", "--pipeline", bool(getattr(params, "against", ())) and params.pipeline is not None),
         ("-vv", "--json", params.verbose > 1 and params.as_json),
     ):
         if both:
             raise click.UsageError(f"{first} and {second} exclude each other")
     if getattr(params, "plot", None) and not getattr(params, "bench", True):
         raise click.UsageError("--plot draws what --bench measures: give both")
+    if getattr(params, "against", ()) and not (params.bench or params.profile):
+        raise click.UsageError("--against is timed by --bench, or by --profile kernel by kernel: give one of them")
     if params.code is None and params.file is None:
         raise click.UsageError("give either -c EXPRESSION or a FILE.py")
 
 
 def choose_target(params: Params, executor: str = "auto") -> None:
-    """Replaces the target `auto` by the target of this machine."""
+    """Replaces the target `auto` by the target of an edited kernel text, if it states one, or of this machine."""
     if params.target == "auto":
         from ..frontend import executors
 
         params.target = executors.target_for(executor)
+        if (file := getattr(params, "kernel_text", None)) is not None:
+            from .versions import target_of_text
+
+            params.target = target_of_text(file) or params.target
 
 
 def facts(context: click.Context, params: Params) -> dict[str, str]:

@@ -7,7 +7,7 @@ import math
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -61,8 +61,17 @@ class Loaded:
 
     def to(self, target: str) -> Loaded:
         """Returns the same program for another target, with the same options."""
-        compilation = compile_captured(self.captured, target, **{**self.options, "machine": None})
-        return Loaded(self.program, self.captured, compilation, self.options)
+        return self.of(compile_captured(self.captured, target, **{**self.options, "machine": None}))
+
+    def of(self, compilation: Compilation) -> Loaded:
+        """Returns the same program with another compilation."""
+        return replace(self, compilation=compilation)
+
+    def with_options(self, **options: Any) -> Loaded:
+        """Returns the same program with some options of `compile_captured` replaced."""
+        changed = {**self.options, **options}
+        compilation = compile_captured(self.captured, self.compilation.target, **changed)
+        return Loaded(self.program, self.captured, compilation, changed)
 
     @cached_property
     def kernels(self) -> list[Kernel]:
@@ -416,9 +425,21 @@ def outcome_text(outcome: dict[str, Any]) -> str:
     if outcome["compared_with"] is None:
         lines += [f"result {i}: {r['type']}  not compared" for i, r in enumerate(outcome["results"])]
         return "\n".join([*lines, outcome["note"]])
+    if edited := outcome.get("edited"):
+        kernels = ", ".join(edited["kernels"])
+        changes = f"{kernels} in place of the printed text" if kernels else "equal to the printed text"
+        lines.append(f"{edited['file']}: {changes}")
     lines.append(f"compared with {outcome['compared_with']}")
     for i, r in enumerate(outcome["results"]):
-        verdict = "ok" if r["ok"] else f"WRONG {r['reason']}".rstrip()
+        wrong = ": ".join(filter(None, ["WRONG", r["reason"], r.get("where")]))
+        verdict = "ok" if r["ok"] else wrong
         error = "infinite" if r["error"] is None else f"{r['error']:.2e}"
         lines.append(f"result {i}: {r['type']}  error {error}  tolerance {r['tolerance']:.2e}  {verdict}")
+    if edited and outcome["ok"] is False:
+        if not edited["printed_ok"]:
+            lines.append("the printed text gives a wrong result, too")
+        lines += [
+            f"{place}: {name} gives a wrong result, the printed text a right one"
+            for name, place in edited["wrong"].items()
+        ]
     return "\n".join(lines)

@@ -141,6 +141,43 @@ def _prices(cut: FusionCut, base: float) -> list[str]:
     return [*map(seconds, both), f"{(cut.seconds - base) * 1e6:+.2f} us"]
 
 
+def comparison_table(profiles: Mapping[str, Profile], width: int | None) -> str:
+    """Returns a table of the times of kernels with a column for each version, and the schedules of other versions.
+
+    Args:
+        profiles: version -> its profile. Times are divided by those of the first version.
+        width: columns of the terminal, or None.
+    """
+    from .terminal import fitted
+
+    first, *others = profiles
+    times = {name: {c.name: c.seconds for c in profile.costs} for name, profile in profiles.items()}
+    names = dict.fromkeys(kernel for column in times.values() for kernel in column)
+    rows = [
+        [kernel, *_beside(first, others, {n: column.get(kernel) for n, column in times.items()})] for kernel in names
+    ]
+    totals = {name: profile.seconds for name, profile in profiles.items()}
+    rows.append(["all kernels", *_beside(first, others, totals)])
+    heads = [head for name in others for head in (name, "by the first")]
+    text = text_table(["kernel", first, *heads], rows, width)
+    lines = [
+        f"{name}: {c.name}: {' '.join(c.schedules)}\n"
+        for name in others
+        for c in profiles[name].costs
+        if c.schedules and c.schedules not in [k.schedules for k in profiles[first].costs if k.name == c.name]
+    ]
+    return text + fitted("".join(lines), width)
+
+
+def _beside(first: str, others: Sequence[str], times: Mapping[str, float | None]) -> list[str]:
+    """Returns the time of the first version, then the time of each other version and its ratio to the first one."""
+    base, texts = times[first], list[str]()
+    for name in others:
+        time = times[name]
+        texts += ["-" if time is None else seconds(time), f"{time / base:.2f}" if time and base else "-"]
+    return ["-" if base is None else seconds(base), *texts]
+
+
 def _lines(lines: Sequence[str]) -> list[str]:
     """Joins the lines of a file: `model.py:3,5,9` for `model.py:3`, `model.py:5`, `model.py:9`."""
     files: dict[str, list[int]] = {}

@@ -344,7 +344,7 @@ def _source_line(file: str, line: int, sources: dict[str, str]) -> str | None:
     if line < 1:
         return None
     text = sources.get(file)
-    if text is None and file.endswith(".py"):
+    if text is None and file.endswith((".py", ".cu", ".cpp")):
         try:
             text = Path(file).read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError):

@@ -71,7 +71,7 @@ def kernel_texts(source: str) -> tuple[KernelText, ...]:
     texts: list[KernelText] = []
     definitions = _definitions(section)
     for kernel in re.split(r"(?<=^}\n)\n", kernels, flags=re.MULTILINE) if kernels_mark else ():
-        code = re.sub(r"\A(?://.*\n|\n)+", "", kernel)
+        code = re.sub(r"\A(?:(?://|#line ).*\n|\n)+", "", kernel)
         names = _HEAD.findall(code)
         if len(names) != 1:
             texts = []

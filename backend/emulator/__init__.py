@@ -65,6 +65,7 @@ class Report:
         kernel: name of the kernel.
         block, thread: indices of the block and thread.
         line: line of the CUDA text, or 0.
+        file: file of the line, if a `#line` directive of the text names one.
         source: text of the line.
         other_block, other_thread, other_line: second access of a race.
     """
@@ -79,11 +80,12 @@ class Report:
     other_block: int = 0
     other_thread: int = 0
     other_line: int = 0
+    file: str = ""
 
     def __str__(self) -> str:
         where = f" in {self.kernel}" if self.kernel else ""
         if self.line:
-            where += f", line {self.line}: `{self.source}`"
+            where += f", {f'{self.file}:' if self.file else 'line '}{self.line}: `{self.source}`"
         who = f" [block {self.block} thread {self.thread}"
         if self.kind == "race":
             who += f", against block {self.other_block} thread {self.other_thread} at line {self.other_line}"
@@ -355,14 +357,13 @@ class _Library:
             self.c.emu_report_numbers(i, n)
             raw_reports.append((kind, text, [*n]))
         self.c.emu_forget_reports()
-        lines = _lines(self.path, source_name(module.number), {o for *_, n in raw_reports for o in n[4:6] if o})
-        source = dict(enumerate(module.source.splitlines(), 1))
+        source = _numbered_lines(module.source)
+        lines = _lines(self.path, source_name(module.number), {o for *_, n in raw_reports for o in n[4:6] if o}, source)
         reports: list[Report] = []
         for kind, text, n in raw_reports:
-            line, other = (lines.get(o, 0) for o in n[4:6])
-            reports.append(
-                Report(kind, text, kernel, n[0], n[1], line, source.get(line, "").strip(), n[2], n[3], other)
-            )
+            (file, line), (_, other) = (lines.get(o, ("", 0)) for o in n[4:6])
+            shown = source.get((file, line), "").strip()
+            reports.append(Report(kind, text, kernel, n[0], n[1], line, shown, n[2], n[3], other, file))
         return reports
 
 
@@ -376,17 +377,40 @@ def _are_near(x: np.ndarray, y: np.ndarray) -> bool:
     return bool(np.allclose(a, b, rtol=0, atol=ROUNDING * largest, equal_nan=True))
 
 
-def _lines(path: Path, source: str, offsets: Collection[int]) -> dict[int, int]:
-    """Returns the line of the text `source` for instructions at `offsets` of a shared object."""
+def _numbered_lines(text: str) -> dict[tuple[str, int], str]:
+    """Returns the lines of a text by file and number. The file is "" before the first `#line` directive."""
+    lines, file, number = dict[tuple[str, int], str](), "", 1
+    for line in text.splitlines():
+        if directive := re.fullmatch(r'#line (\d+) "(.*)"', line):
+            number, file = int(directive[1]), directive[2]
+        else:
+            lines[file, number] = line
+            number += 1
+    return lines
+
+
+def _lines(
+    path: Path, source: str, offsets: Collection[int], text: Collection[tuple[str, int]]
+) -> dict[int, tuple[str, int]]:
+    """Returns the file and line for instructions at `offsets` of a shared object.
+
+    Args:
+        path: the shared object.
+        source: name of the text, which has the file "".
+        offsets: offsets of instructions.
+        text: file and number of each line of the text.
+    """
     command = ["addr2line", "-a", "-i", "-e", str(path), *map(hex, offsets)]
     try:
         printed = subprocess.run(command, capture_output=True, text=True, check=False).stdout if offsets else ""
     except OSError:
         return {}
-    lines_by_offset: dict[int, int] = {}
+    names = {file or source: file for file, _ in text}
+    either = "|".join(map(re.escape, sorted(names, key=len, reverse=True)))
+    lines_by_offset: dict[int, tuple[str, int]] = {}
     for address, frames in re.findall(r"^(0x[0-9a-f]+)\n((?:(?!0x).*\n)*)", printed, re.MULTILINE):
-        lines = re.findall(rf"{re.escape(source)}:(\d+)", frames)
-        lines_by_offset[int(address, 16)] = int(lines[-1]) if lines else 0
+        lines = re.findall(rf"(?:^|/)({either}):(\d+)", frames, re.MULTILINE)
+        lines_by_offset[int(address, 16)] = (names[lines[-1][0]], int(lines[-1][1])) if lines else ("", 0)
     return lines_by_offset
 
 

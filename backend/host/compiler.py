@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
@@ -50,9 +51,22 @@ def run_compiler(*arguments: str, emulator: bool = False) -> None:
     path = compiler(emulator)
     result = subprocess.run([path, *arguments], capture_output=True, text=True, check=False)
     if result.returncode:
-        lines = result.stderr.splitlines() or ["no message"]
-        error = next((line for line in lines if "error" in line), lines[0])
-        raise ExecutionError(f"does not compile the text: {error}", operator=Path(path).name)
+        reason, location = first_error(result.stderr)
+        raise ExecutionError(f"does not compile the text: {reason}", operator=Path(path).name, location=location)
+
+
+_ERROR = re.compile(
+    r"(?P<file>.+?)(?::(?P<place>\d+(?::\d+)?)|\((?P<line>\d+)\)): (?:\w+ )?error(?: #\S+)?: (?P<text>.*)"
+)
+"""Error of g++ and clang (`k.cpp:3:5: error: ...`), or of NVRTC (`k.cu(3): error: ...`)."""
+
+
+def first_error(log: str) -> tuple[str, str | None]:
+    """Returns the first error in the output of a compiler, and its place (`k.cpp:3:5`) if the output has one."""
+    lines = log.splitlines() or ["no message"]
+    if match := next(filter(None, map(_ERROR.match, lines)), None):
+        return match["text"], f"{match['file']}:{match['place'] or match['line']}"
+    return next((line for line in lines if "error" in line), lines[0]).strip(), None
 
 
 @cache

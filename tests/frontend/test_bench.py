@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import deplodock
-from deplodock.frontend.bench import OURS, Subject, _is_right, measure
+from deplodock.frontend.bench import OURS, Subject, _wrong, measure
 from deplodock.frontend.capture.eager_fallback import FallbackWarning
 from deplodock.frontend.profile import _limit, measured
 
@@ -76,8 +76,8 @@ def test_a_wrong_result_is_seen() -> None:
 
 def test_ours_may_err_half_as_much_again_as_the_worst_of_pytorch() -> None:
     others = {"eager": 1e-4, "torch.compile": 1e-3}
-    assert _is_right({**others, OURS: 1.4e-3})
-    assert not _is_right({**others, OURS: 1.6e-3})
+    assert _wrong({**others, OURS: 1.4e-3}, [OURS]) == ()
+    assert _wrong({**others, OURS: 1.6e-3, "k.cpp": 1e-4}, [OURS, "k.cpp"]) == (OURS,)
 
 
 def test_what_cannot_be_checked_says_why() -> None:

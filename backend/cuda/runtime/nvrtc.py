@@ -21,6 +21,7 @@ from ....target.attribute import get_target
 from ....target.host import cores
 from ....target.model import Target
 from ...host.build_cache import cached_bytes, digest
+from ...host.compiler import first_error
 from ..kernel_texts import KERNEL_FILE, KernelText, MachineCode, kernel_texts, pack
 from .driver import Version
 
@@ -217,9 +218,8 @@ def _compile(source: str, flags: tuple[str, ...], name: str, kind: str = "cubin"
         result = nvrtc.nvrtcCompileProgram(program, len(flags), [f.encode() for f in flags])[0]
         log = _read(nvrtc.nvrtcGetProgramLogSize, nvrtc.nvrtcGetProgramLog, program).rstrip(b"\0")
         if result != nvrtc.nvrtcResult.NVRTC_SUCCESS:
-            text = log.decode(errors="replace").splitlines()
-            lines = [line for line in text if "error" in line] or text or [str(result)]
-            raise CompileError(f"the CUDA compiler refuses the text: {lines[0].strip()}", operator="nvrtc")
+            reason, location = first_error(log.decode(errors="replace") or str(result))
+            raise CompileError(f"the CUDA compiler refuses the text: {reason}", operator="nvrtc", location=location)
         if kind == "ptx":
             return _read(nvrtc.nvrtcGetPTXSize, nvrtc.nvrtcGetPTX, program)
         return log + b"\0" + _read(nvrtc.nvrtcGetCUBINSize, nvrtc.nvrtcGetCUBIN, program)
