@@ -208,7 +208,7 @@ class Compilation:
         """
         self.at("kernel")
         record, name = self.record or NONE, "print-cpp" if on_cores(self.target) else "print-cuda"
-        return replace(self, record=record, cubin=None, machine=self.resolved, _texts={name: text})
+        return replace(self, record=record, cubin=None, machine=self.resolved, _texts={name: PrintedText(text, ())})
 
     def _step(self, level: str) -> tuple[ModulePass, ...]:
         """Returns the passes to a level from the level above it. Raises CompileError if there are none."""

@@ -44,7 +44,7 @@ def measure_more(
     """Measures and predicts for the options of `run`. Returns the text, and adds the numbers to `outcome`.
 
     Args:
-        versions: the program, and versions that are measured beside it.
+        versions: the program and its other versions.
         params: the options.
         arguments: the command-line arguments, with which ncu runs the command again.
         outcome: the outcome of `run`.

@@ -145,7 +145,7 @@ def comparison_table(profiles: Mapping[str, Profile], width: int | None) -> str:
     """Returns a table of the times of kernels with a column for each version, and the schedules of other versions.
 
     Args:
-        profiles: version -> its profile. Times are divided by those of the first version.
+        profiles: version -> its profile. Ratios are to the first version.
         width: columns of the terminal, or None.
     """
     from .terminal import fitted
@@ -154,10 +154,11 @@ def comparison_table(profiles: Mapping[str, Profile], width: int | None) -> str:
     times = {name: {c.name: c.seconds for c in profile.costs} for name, profile in profiles.items()}
     names = dict.fromkeys(kernel for column in times.values() for kernel in column)
     rows = [
-        [kernel, *_beside(first, others, {n: column.get(kernel) for n, column in times.items()})] for kernel in names
+        [kernel, *_time_columns(first, others, {n: column.get(kernel) for n, column in times.items()})]
+        for kernel in names
     ]
     totals = {name: profile.seconds for name, profile in profiles.items()}
-    rows.append(["all kernels", *_beside(first, others, totals)])
+    rows.append(["all kernels", *_time_columns(first, others, totals)])
     heads = [head for name in others for head in (name, "by the first")]
     text = text_table(["kernel", first, *heads], rows, width)
     lines = [
@@ -169,8 +170,8 @@ def comparison_table(profiles: Mapping[str, Profile], width: int | None) -> str:
     return text + fitted("".join(lines), width)
 
 
-def _beside(first: str, others: Sequence[str], times: Mapping[str, float | None]) -> list[str]:
-    """Returns the time of the first version, then the time of each other version and its ratio to the first one."""
+def _time_columns(first: str, others: Sequence[str], times: Mapping[str, float | None]) -> list[str]:
+    """Returns the time of the first version, then the time and the ratio of each other version, as texts."""
     base, texts = times[first], list[str]()
     for name in others:
         time = times[name]

@@ -1,4 +1,4 @@
-"""Other versions of a program that `run` executes and times beside it: an edited kernel text, other schedules."""
+"""Versions of a program that `run` compares: the printed text, an edited kernel text, and other schedules."""
 
 from __future__ import annotations
 

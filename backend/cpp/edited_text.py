@@ -116,7 +116,13 @@ class _Function:
         return "__global__" in self.qualifiers
 
     def refuse(self, file: str, reason: str, offset: int | None = None) -> KernelTextError:
-        """Returns the error for a fault at `offset`; by default at the name."""
+        """Returns the error for a fault.
+
+        Args:
+            file: name of the file.
+            reason: the fault.
+            offset: place of the fault in the definition; by default the name of the function.
+        """
         line, column = self.part.place(self.at if offset is None else offset)
         return KernelTextError(reason, operator=self.name, location=f"{file}:{line}:{column}")
 
@@ -371,8 +377,8 @@ def _with_head(function: _Function, file: str) -> str:
     arguments = ", ".join(text for _, text in function.arguments)
     words = function.qualifiers
     if function.is_cuda:
-        found = (re.search(rf"{word}\s*\(([^()]*)\)", words) for word in ("__cluster_dims__", "__launch_bounds__"))
-        bounds = "".join(f"{m[0].partition('(')[0].rstrip()}({m[1].strip()}) " for m in found if m)
+        matches = (re.search(rf"{word}\s*\(([^()]*)\)", words) for word in ("__cluster_dims__", "__launch_bounds__"))
+        bounds = "".join(f"{m[0].partition('(')[0].rstrip()}({m[1].strip()}) " for m in matches if m)
         words = f'extern "C" __global__ void {bounds}'.rstrip()
     line, column = function.part.place(function.body + 1)
     body = function.part.text[function.body + 1 :]
