@@ -91,9 +91,9 @@ def section(program: ReportedProgram) -> Section:
     origins = Origins()
     levels = {level: _lines(program, level, origins) for level in program.levels}
     files = _source_lines(program, origins)
-    panes = [_pane(f"source{i}", name, "Python", lines, i == 0) for i, (name, lines) in enumerate(files.items())]
+    panes = [pane(f"source{i}", name, "Python", lines, i == 0) for i, (name, lines) in enumerate(files.items())]
     shown = [level for level in ("loop", "cuda", "cpp") if level in levels] or [*levels][-2:]
-    panes += [_pane(level, level, ABOUT[level], lines, level in shown) for level, lines in levels.items()]
+    panes += [pane(level, level, ABOUT[level], lines, level in shown) for level, lines in levels.items()]
     note = "Point at a line, or move through a pane with the arrow keys: everything of the same operators lights up. "
     note += "A click or Enter pins it, Esc releases it. Grey chips and names such as #layout open."
     toggles = element("div", class_="toggles", role="group", aria_label="panes")
@@ -108,7 +108,16 @@ def _described(origin: Attribute) -> str:
     return name if not lines or name in lines else f"{name} ({', '.join(lines)})"
 
 
-def _pane(name: str, title: str, about: str, lines: Sequence[Html], is_shown: bool) -> Html:
+def pane(name: str, title: str, about: str, lines: Sequence[Html], is_shown: bool) -> Html:
+    """Returns a pane of lines.
+
+    Args:
+        name: identifier.
+        title: name in its head and on its button.
+        about: its contents, for its head.
+        lines: its lines.
+        is_shown: whether it is shown at first.
+    """
     count = element("button", type="button", class_="lit-count", title="next lit line", hidden=True)
     head = element("h3", element("span", title), element("span", about, class_="muted"), count)
     body = element("div", *lines, class_="code", tabindex=0, role="region", aria_label=title)

@@ -28,7 +28,7 @@ class Section:
     data: Any = None
 
 
-MODULES = ("overview", "levels", "passes", "fusion", "candidates", "times", "searches")
+MODULES = ("overview", "levels", "passes", "fusion", "candidates", "machine", "times", "searches")
 """Modules of this package with a function `section`, in the order of the sections. It returns None if the section does
 not apply to a program."""
 

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import re
+from importlib.util import find_spec
+
 import pytest
 from xdsl.dialects.func import FuncOp
 
 from deplodock.dialects.loop import NestOp
-from deplodock.extras.report import candidates, fusion
+from deplodock.errors import ExecutionError
+from deplodock.extras.report import candidates, fusion, machine
 from deplodock.extras.report.graph import arrange
 from deplodock.extras.report.program import ReportedProgram
+from deplodock.frontend.machine_code import machine_code
 from deplodock.frontend.tuning.fusion_space import explain_fusion, fusion_prices
 from deplodock.passes.planning.choose import explain_nest
 from deplodock.tools.reports import Loaded, load
@@ -53,6 +58,37 @@ def test_graph_has_all_kernels_and_reads(program: ReportedProgram) -> None:
     assert [node.reads for node in kernels] == [k.reads for k in prices.kernels]
     assert [node.title.split(" ")[0] for node in kernels] == [f"k{i}" for i in range(len(kernels))]
     assert [node.title for node in graph if node.kind == "argument"] == ["%x", "%x1", "%x2"]
+
+
+@pytest.mark.skipif(find_spec("cuda") is None, reason="needs NVRTC and nvdisasm")
+def test_machine_code_has_its_lines(program: ReportedProgram, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Instructions and lines of CUDA have the same numbers. The facts equal `--json`. A missing tool is named."""
+    section = machine.section(program)
+    assert section is not None
+    compiled = machine_code(program.compilation, program.kernels, lines=True)
+    facts = {"kernels": compiled.facts()["kernels"], "compiler": compiled.compiler}
+    assert {name: section.data[name] for name in facts} == facts
+    kernels = section.html.split('<details class="machine"')[1:]
+    assert len(kernels) == len(compiled.kernels)
+    for html, lines in zip(kernels, section.data["origins"], strict=True):
+        cuda, code = re.split(r'<div class="pane" data-pane="k\d+-code"', html)
+        numbers = [{int(n) for n in re.findall(r'data-o="(\d+)"', part)} for part in (cuda, code)]
+        assert numbers[0] == numbers[1] == set(lines) != set()
+        name = re.search(r"<code>(k\d+)</code>", html)
+        assert name is not None
+        kernel = compiled.kernels[name[1]]
+        assert kernel.code is not None
+        assert kernel.resources is not None
+        assert html.count('<span class="l hot"') == len(kernel.code.hot_loop or ())
+        assert f'<td class="num">{kernel.resources.registers}</td>' in html
+
+    def missing(*_: object, **__: object) -> None:
+        raise ExecutionError("NVRTC is not available: pip install cuda-bindings")
+
+    monkeypatch.setattr(machine, "machine_code", missing)
+    section = machine.section(program)
+    assert section is not None
+    assert section.html == '<p class="note">NVRTC is not available: pip install cuda-bindings</p>'
 
 
 def test_arranged_graphs_have_no_overlaps() -> None:

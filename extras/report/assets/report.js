@@ -63,7 +63,8 @@ addEventListener("click", event => {
 });
 
 // ---- levels ----
-START.levels = (section, data) => {
+// The panes of `section`: lines of the same origin light up. `wanted`: origin whose lines are pinned.
+function panesOf(section, data, wanted) {
   const panes = $$(".pane", section), grid = $(".panes", section), status = $(".status", section);
   const lines = new Map();  // number of an origin -> its lines in all panes
   const origins = line => line.dataset.o ? line.dataset.o.split(" ") : [];
@@ -165,14 +166,22 @@ START.levels = (section, data) => {
       if (definition) alias.dataset.def = alias.title = definition;
     }
   }
-  KEYS.levels = key => {
+  arrange();
+  if (wanted && lines.has(wanted)) pin(lines.get(wanted)[0]);
+  return key => {
     if (key !== "Escape" || !pinned) return false;
     pin(null);
     return true;
   };
-  arrange();
-  const wanted = named()[1];  // #levels:3 pins the lines of the third origin
-  if (wanted && lines.has(wanted)) pin(lines.get(wanted)[0]);
+}
+START.levels = (section, data) => {
+  KEYS.levels = panesOf(section, data, named()[1]);  // #levels:3 pins the lines of the third origin
+};
+
+// ---- machine code ----
+START.machine = (section, data) => {
+  const keys = $$(".machine", section).map((kernel, i) => $(".panes", kernel) && panesOf(kernel, { origins: data.origins[i] }));
+  KEYS.machine = key => keys.filter(Boolean).some(use => use(key));
 };
 
 // ---- passes ----
