@@ -16,6 +16,7 @@ from torch.utils import _pytree as pytree
 
 import deplodock
 from deplodock.errors import CompileError
+from deplodock.frontend.api import CompiledFunction
 from deplodock.frontend.capture.decompositions.table import decomposition_table
 from deplodock.frontend.capture.export import capture
 from deplodock.frontend.capture.graph_capture import capture_graph
@@ -31,10 +32,11 @@ FMA = ([1 + 2**-12, 0.1, 3e38, float("inf"), 1e-30], [1 - 2**-12, 10.0, 2.0, 0.0
 
 
 def check(function: Callable[..., Any], *args: Any) -> None:
-    """The compiled function returns on copies of the arguments what PyTorch returns, and changes them as it does."""
+    """The captured function returns on copies of the arguments what PyTorch returns, and changes them as it does."""
     expected, given = pytree.tree_map(_copied, (args, args))
     want = function(*expected)
-    found = deplodock.compile(function, pytree.tree_map(_copied, args), executor="reference")(*given)
+    captured = capture(function, pytree.tree_map(_copied, args), in_memory=True)
+    found = CompiledFunction(captured, "sm_90a", "reference")(*given)
     torch.testing.assert_close((found, given), (want, expected), equal_nan=True, rtol=2e-6, atol=1e-6)
 
 

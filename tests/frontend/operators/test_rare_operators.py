@@ -295,8 +295,7 @@ def test_sizes_that_a_factor_does_not_change(shape: tuple[int, ...]) -> None:
         return [F.interpolate(x, **call) for call in calls]
 
     x = torch.rand(shape, generator=torch.Generator().manual_seed(0))
-    found = deplodock.compile(program, (x,), target="sm_90a", executor="reference")(x)
-    for call, a, b in zip(calls, found, program(x), strict=True):
+    for call, a, b in zip(calls, at_tensor_level(program, x), program(x), strict=True):
         torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-5, msg=str(call))
 
 
