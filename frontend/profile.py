@@ -64,6 +64,7 @@ class Kernel:
         tensor_cores: whether a matmul runs on tensor cores.
         predicted: seconds of a launch by the planning model.
         limit: resource that limits the kernel by the planning model.
+        parts: parts of the predicted seconds by cause, which overlap.
         expected: resources of a kernel of a GPU by the planning model.
     """
 
@@ -78,6 +79,7 @@ class Kernel:
     tensor_cores: bool
     predicted: float
     limit: str
+    parts: dict[str, float]
     expected: Resources | None = None
 
 
@@ -180,19 +182,23 @@ def kernels_of(compilation: Compilation, size: Size = typical) -> list[Kernel]:
     return kernels
 
 
-def _predicted(nests: Sequence[NestOp], target: Target, threads: int) -> tuple[float, str, Resources | None]:
+def _predicted(
+    nests: Sequence[NestOp], target: Target, threads: int
+) -> tuple[float, str, dict[str, float], Resources | None]:
     """Returns the predicted seconds and the resources of a launch of several nests, and the limit of the longest nest.
 
-    The time to start a launch counts once. The resources, of blocks of `threads` threads, are None on a CPU.
+    The third result has the parts of the seconds by cause, as the sum over the nests. The time to start a launch counts
+    once. The resources, of blocks of `threads` threads, are None on a CPU.
     """
     predictions: list[Prediction] = [model_of(NestInfo(nest), target).predict(schedule_of(nest)) for nest in nests]
     starts = [min(p.times.start, target.rates.launch + target.rates.ramp) for p in predictions]
     seconds = sum(p.seconds for p in predictions) - (sum(starts) - max(starts))
     limit = max(predictions, key=lambda p: p.seconds).limit
+    parts = {name: sum(float(p.parts[name]) for p in predictions) for name in predictions[0].parts}
     if target.core is not None:
-        return seconds, limit, None
+        return seconds, limit, parts, None
     most = (int(max(getattr(p, name) for p in predictions)) for name in ("registers", "shared"))
-    return seconds, limit, expected_resources(target, threads, *most, int(min(p.resident for p in predictions)))
+    return seconds, limit, parts, expected_resources(target, threads, *most, int(min(p.resident for p in predictions)))
 
 
 def predicted(compilation: Compilation) -> Profile:

@@ -501,14 +501,25 @@ class Reader:
 
         The cost is 4 for each wavefront plus 1 for each instruction.
         """
-        regs = shared.images(self.layout.reg)
-        lanes = shared.images(self.layout.lane)
-        vec = register_width(regs, (*lanes, *shared.images(self.layout.warp)), 16 // self.bytes_each)
+        vec = self.width(shared)
         if vec < self.elements:
             return IMPOSSIBLE, False
-        fronts = wavefronts(tuple(lanes), vec, self.bytes_each)
-        best = fronts <= max(vec * self.bytes_each // 4, 1)
+        fronts = self.wavefronts(shared)
+        best = fronts <= self.least_wavefronts(shared)
         return (4 * fronts + 1) * (self.layout.registers // vec) * self.weight, best
+
+    def width(self, shared: Shared) -> int:
+        """Returns the elements that a thread accesses with one instruction."""
+        others = shared.images((*self.layout.lane, *self.layout.warp))
+        return register_width(shared.images(self.layout.reg), others, 16 // self.bytes_each)
+
+    def wavefronts(self, shared: Shared) -> int:
+        """Returns the wavefronts of one instruction of a warp, bank conflicts included."""
+        return wavefronts(tuple(shared.images(self.layout.lane)), self.width(shared), self.bytes_each)
+
+    def least_wavefronts(self, shared: Shared) -> int:
+        """Returns the wavefronts of one instruction of this width without bank conflicts."""
+        return max(self.width(shared) * self.bytes_each // 4, 1)
 
 
 def choose_shared(

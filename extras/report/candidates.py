@@ -31,6 +31,7 @@ from ...target.model import Target
 from ...tools.tables import seconds
 from .drawing import coordinate, drawing, label, shape
 from .html import Html, element, joined, table, to_paste
+from .parts import bar, legend, shown_parts
 from .program import ReportedProgram
 from .sections import Section
 
@@ -43,11 +44,7 @@ POINTS, LEAST_POINTS, ALL_POINTS, CROSSES = 160, 24, 700, 24
 MOST_REASONED = 300
 """Number of refused candidates of a nest whose reasons are counted."""
 
-PARTS = ("memory", "cache", "shared memory", "compute", "latency", "start", "epilogue", "other kernels")
-"""Parts of a time in the order of `--explain`. Their position is the number of their pattern."""
-
 PLOT_WIDTH, PLOT_HEIGHT, LEFT, TOP, BOTTOM = 420.0, 220.0, 62.0, 14.0, 40.0
-BAR_WIDTH, BAR_HEIGHT = 220.0, 14.0
 
 
 @dataclass(frozen=True)
@@ -114,7 +111,7 @@ def section(program: ReportedProgram) -> Section | None:
     prefix = paste_prefix(compilation)
     parts = [
         _introduction(compilation.resolved),
-        _legend(),
+        legend(),
         *(_nest(n, compilation.resolved, points, prefix) for n in nests),
     ]
     return Section("schedules", "Schedules", joined(parts), [data_of(n) for n in nests])
@@ -123,18 +120,17 @@ def section(program: ReportedProgram) -> Section | None:
 def data_of(nest: NestCandidates) -> dict[str, Any]:
     """Returns the listed candidates as data: the text of the schedule, the cost, and the parts of the time."""
     listed = [
-        {"schedule": str(c.schedule), "cost": c.cost, "seconds": c.prediction.seconds, "parts": parts_of(c.prediction)}
+        {
+            "schedule": str(c.schedule),
+            "cost": c.cost,
+            "seconds": c.prediction.seconds,
+            "parts": shown_parts(c.prediction.parts),
+        }
         for c in nest.possible[:SHOWN]
         if c.prediction is not None
     ]
     chosen = str(nest.chosen.schedule)
     return {"name": nest.name, "chosen": chosen, "schedules": len(nest.ranked), "candidates": listed}
-
-
-def parts_of(prediction: Prediction) -> dict[str, float]:
-    """Returns the parts of a predicted time, by the names that `--explain` prints."""
-    spent = {**prediction.times.parts, "other kernels": prediction.combine}
-    return {name: float(spent[name]) for name in PARTS if spent[name] > 0}
 
 
 def planned(compilation: Compilation) -> ModuleOp:
@@ -225,45 +221,6 @@ def _introduction(target: Target) -> Html:
         " start, the norm of the overlapping parts, epilogue, and other kernels. A line to paste fixes the schedule."
     )
     return element("p", text, class_="note")
-
-
-def _legend() -> Html:
-    """Returns the patterns of the parts of a time."""
-    keys = [
-        element(
-            "span",
-            element("svg", shape("rect", width=22, height=12, class_=f"part{i}"), width=22, height=12),
-            f" {name} ",
-        )
-        for i, name in enumerate(PARTS)
-    ]
-    return joined([_patterns(), element("p", *keys, class_="legend")])
-
-
-def _patterns() -> Html:
-    """Returns patterns that distinguish the parts without colour. `drawings.css` has their colours."""
-    marks = {
-        1: "M0 6L6 0",
-        2: "M0 0L6 6",
-        3: "M0 3H6",
-        4: "M3 0V6",
-        5: "M0 6L6 0M0 0L6 6",
-        6: "M3 2V4",
-        7: "M0 3H6M3 0V6",
-    }
-    shapes = [
-        element(
-            "pattern",
-            element("rect", width=6, height=6, class_=f"fill{i}"),
-            element("path", d=marks[i], class_="mark") if i in marks else "",
-            id=f"part{i}",
-            width=6,
-            height=6,
-            patternUnits="userSpaceOnUse",
-        )
-        for i in range(len(PARTS))
-    ]
-    return element("svg", element("defs", *shapes), width=0, height=0, class_="patterns", aria_hidden="true")
 
 
 def _nest(nest: NestCandidates, target: Target, points: int, prefix: str) -> Html:
@@ -430,8 +387,7 @@ def _table(nest: NestCandidates, prefix: str) -> Html:
     ]
     if all(str(s.schedule) != chosen for s in listed):
         listed.insert(0, nest.chosen)
-    longest = max((s.prediction.seconds for s in listed if s.prediction is not None), default=1.0)
-    widest = max([longest, *(sum(parts_of(s.prediction).values()) for s in listed if s.prediction is not None)])
+    widest = max([1e-12, *(sum(s.prediction.parts.values()) for s in listed if s.prediction is not None)])
     times = any(str(s.schedule) in nest.measured for s in listed)
     for number, s in enumerate(listed, 1):
         text, p = str(s.schedule), s.prediction
@@ -440,7 +396,7 @@ def _table(nest: NestCandidates, prefix: str) -> Html:
         facts = "" if p is None else _resources(nest, p) + ("; its registers would spill" if s.spills else "")
         row: list[object] = [
             name,
-            "" if p is None else _bar(p, widest),
+            "" if p is None else bar(p.parts, widest, p.seconds),
             s.refused if p is None else p.limit,
             facts,
             to_paste(f"--schedule '{schedule_argument(nest, s.schedule, prefix)}'"),
@@ -455,29 +411,6 @@ def _table(nest: NestCandidates, prefix: str) -> Html:
 
 def _resources(nest: NestCandidates, prediction: Prediction) -> str:
     return nest.ranked[0].model.resources_text(prediction) if nest.ranked else ""
-
-
-def _bar(prediction: Prediction, widest: float) -> Html:
-    """Returns the parts of a time as a stacked bar, with a mark at the predicted time.
-
-    Args:
-        prediction: the prediction.
-        widest: seconds of a bar of full width.
-    """
-    x, shapes, scale = 0.0, list[Html](), BAR_WIDTH / widest
-    for name, value in parts_of(prediction).items():
-        width = value * scale
-        if width >= 0.3:
-            tip = element("title", f"{name}: {value * 1e6:.2f} us")
-            shapes.append(
-                shape("rect", tip, x=x, y=1.0, width=width, height=BAR_HEIGHT - 2, class_=f"part{PARTS.index(name)}")
-            )
-        x += width
-    at = min(prediction.seconds * scale, BAR_WIDTH - 1)
-    shapes.append(shape("path", d=f"M{coordinate(at)} 0V{coordinate(BAR_HEIGHT)}", class_="total"))
-    texts = ", ".join(f"{name} {value * 1e6:.2f} us" for name, value in parts_of(prediction).items())
-    size = {"width": coordinate(BAR_WIDTH), "height": coordinate(BAR_HEIGHT)}
-    return element("svg", *shapes, **size, class_="drawing bar", role="img", aria_label=texts)
 
 
 def _refused(nest: NestCandidates) -> Html:
@@ -501,6 +434,6 @@ def _refused(nest: NestCandidates) -> Html:
     if more > 0:
         lines.append(element("li", f"and {quantity(more, 'other reason')}"))
     if len(refused) > MOST_REASONED:
-        lines.append(element("li", f"reasons are those of the first {MOST_REASONED} schedules"))
+        lines.append(element("li", f"only the first {MOST_REASONED} schedules are counted"))
     head = element("summary", f"{quantity(len(refused), 'schedule')} refused")
     return element("details", head, element("ul", *lines), class_="refusals")

@@ -23,6 +23,11 @@ class ReportExtension(Extension):
                 is_flag=True,
                 help="With --report: execute the program after every pass, for a verdict.",
             ),
+            click.Option(
+                ["--report-against"],
+                metavar="OTHER",
+                help="With --report: compare with the run of another page, or of `compile --json`.",
+            ),
         ]
         for command in ("compile", "run", "tune")
     }
@@ -41,11 +46,12 @@ class ReportExtension(Extension):
             finished: the program and the results of the command.
 
         Raises:
-            UsageError: `--check-each` without `--report`.
-            CompileError: the file cannot be written.
+            UsageError: `--check-each` or `--report-against` without `--report`.
+            CompileError: the file cannot be written, or the other run cannot be read.
         """
         if not params.report:
-            raise click.UsageError("--check-each adds verdicts to the page of --report: give both")
+            adds = "--check-each adds verdicts" if params.check_each else "--report-against adds a comparison"
+            raise click.UsageError(f"{adds} to the page of --report: give both")
         from .program import ReportedProgram
         from .write import write_page
 
@@ -58,5 +64,6 @@ class ReportExtension(Extension):
             outcome=finished.outcome,
             searches=finished.searches,
             error=finished.error,
+            against=params.report_against or "",
         )
         write_page(program, params.report)

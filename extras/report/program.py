@@ -45,6 +45,7 @@ class ReportedProgram:
         outcome: results of `run` (`reports.outcome_of`), or None.
         searches: results of `tune`.
         error: error that ended the command, or None.
+        against: file of another run, with which the page compares this one; empty for none.
     """
 
     compiled: Compilation
@@ -55,6 +56,7 @@ class ReportedProgram:
     outcome: Mapping[str, Any] | None = None
     searches: Sequence[Search] = ()
     error: CompileError | None = None
+    against: str = ""
 
     @cached_property
     def _recorded(self) -> tuple[Compilation, Recording, CompileError | None]:

@@ -28,7 +28,19 @@ class Section:
     data: Any = None
 
 
-MODULES = ("overview", "levels", "passes", "fusion", "candidates", "machine", "times", "searches")
+MODULES = (
+    "overview",
+    "levels",
+    "passes",
+    "fusion",
+    "candidates",
+    "layouts",
+    "machine",
+    "times",
+    "launches",
+    "searches",
+    "against",
+)
 """Modules of this package with a function `section`, in the order of the sections. It returns None if the section does
 not apply to a program."""
 

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from ... import __version__
 from ...tools.terminal import write_file
+from .against import recorded
 from .html import Html, as_json, element, joined
+from .parts import patterns
 from .program import ReportedProgram
 from .sections import Section, sections_of
 
@@ -21,16 +24,17 @@ def write_page(program: ReportedProgram, path: str) -> None:
 
 def page(program: ReportedProgram) -> str:
     """Returns the page about a program as HTML."""
-    return assembled(program.title, program.subtitle, sections_of(program))
+    return assembled(program.title, program.subtitle, sections_of(program), recorded(program))
 
 
-def assembled(title: str, subtitle: str, sections: Sequence[Section]) -> str:
+def assembled(title: str, subtitle: str, sections: Sequence[Section], run: Any = None) -> str:
     """Returns a page of sections.
 
     Args:
         title: title of the page.
         subtitle: a line below the title.
         sections: the sections.
+        run: record of the run as data, with which other pages compare theirs, or None.
     """
     names = "report.css", "drawings.css", "report.js"
     *styles, script = ((_ASSETS / name).read_text(encoding="utf-8") for name in names)
@@ -45,7 +49,7 @@ def assembled(title: str, subtitle: str, sections: Sequence[Section]) -> str:
         element("nav", *links, aria_label="sections"),
     )
     bodies = [element("section", element("h2", s.title), s.html, id=s.name, tabindex=-1) for s in sections]
-    data = {"version": __version__, "sections": {s.name: s.data for s in sections if s.data is not None}}
+    data = {"version": __version__, "run": run, "sections": {s.name: s.data for s in sections if s.data is not None}}
     head = joined(
         [
             element("meta", charset="utf-8"),
@@ -60,6 +64,7 @@ def assembled(title: str, subtitle: str, sections: Sequence[Section]) -> str:
     )
     body = element(
         "body",
+        patterns(),
         header,
         element("main", *bodies),
         footer,

@@ -59,8 +59,7 @@ class Candidate:
         p = self.prediction
         if p is None:
             return f"refused: {self.refused}  {schedule}"
-        spent = {**p.times.parts, "other kernels": p.combine}
-        parts = ", ".join(f"{name} {_us(s)}" for name, s in spent.items() if s > 0)
+        parts = ", ".join(f"{name} {_us(s)}" for name, s in p.parts.items() if s > 0)
         time = f"{_us(self.cost)} us"
         if time != f"{_us(p.seconds)} us":
             time += f" ({_us(p.seconds)} predicted)"

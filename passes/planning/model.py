@@ -163,6 +163,11 @@ class Prediction:
         return self.times.seconds + self.combine
 
     @property
+    def parts(self) -> dict[str, Any]:
+        """Times in seconds by cause, with the additional kernels, by the names that `--explain` prints."""
+        return {**self.times.parts, "other kernels": self.combine}
+
+    @property
     def limit(self) -> str:
         """Cause of the longest time, as `--explain` prints it."""
         return "other kernels" if self.combine > self.times.seconds else self.times.limit

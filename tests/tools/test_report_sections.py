@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
+import json
 import re
+from html import escape
 from importlib.util import find_spec
+from pathlib import Path
 
 import pytest
 from xdsl.dialects.func import FuncOp
 
+from deplodock.backend.host.launch_plan import Launch, make_plan
+from deplodock.dialects.layouts import attr_of
+from deplodock.dialects.layouts.linear import Linear, Shared, ordered, wavefronts
 from deplodock.dialects.loop import NestOp
-from deplodock.errors import ExecutionError
-from deplodock.extras.report import candidates, fusion, machine
+from deplodock.errors import CompileError, ExecutionError
+from deplodock.extras.report import against, candidates, fusion, launches, layouts, machine, times
 from deplodock.extras.report.graph import arrange
 from deplodock.extras.report.program import ReportedProgram
+from deplodock.extras.report.write import assembled
 from deplodock.frontend.machine_code import machine_code
 from deplodock.frontend.tuning.fusion_space import explain_fusion, fusion_prices
 from deplodock.passes.planning.choose import explain_nest
-from deplodock.tools.reports import Loaded, load
+from deplodock.tools.reports import Loaded, as_json, load, memory_of
 
 CODE = "torch.relu(torch.randn(32, 64) @ torch.randn(64, 48)) @ torch.randn(48, 32)"
 
@@ -140,3 +147,112 @@ def test_pasted_schedule_replaces_the_choice(program: ReportedProgram, loaded: L
     chosen, *_ = candidates.candidates_of(changed)
     assert chosen.chosen.schedule == other != first.chosen.schedule
     assert candidates.paste_prefix(load(None, CODE, "sm_90a", schedule="roots=%2; warps=2").compilation) == "roots=%2; "
+
+
+def test_layouts_have_the_elements_and_wavefronts_of_the_layout_functions(program: ReportedProgram) -> None:
+    used = layouts.layouts_of(program.compilation.at("tile"))
+    text = program.compilation.text("tile")
+    assert all(f"{u.name} = {str(attr_of(u.layout))[:40]}"[:30] in text for u in used)
+    registers = next(u for u in used if isinstance(u.layout, Linear) and len(u.layout.shape) == 2)
+    assert isinstance(registers.layout, Linear)
+    lines = re.sub(r"<[^>]*>", "", layouts.grid(registers.layout, 4)).splitlines()
+    for row, column in ((0, 0), (3, 5), (7, 2)):
+        lane, _, register = lines[1 + row].split()[1 + column].partition(".")
+        held = {registers.layout.apply(int(register), int(lane), w) for w in range(registers.layout.warps)}
+        assert (row, column) in held
+    shared = [u for u in used if isinstance(u.layout, Shared)]
+    assert shared
+    for u in shared:
+        assert isinstance(u.layout, Shared)
+        assert {a.operation.split(" ")[0] for a in u.accesses} >= {"tile.dot"}
+        for a in u.accesses:
+            images = tuple(u.layout.images(a.layout.lane))
+            assert a.wavefronts == wavefronts(images, a.elements, a.bytes_each)
+        bank = re.sub(r"<[^>]*>", "", layouts.grid(u.layout, u.bytes_each)).splitlines()[2].split()[1]
+        assert int(bank) == u.layout.place((1, 0)) * u.bytes_each // 4 % 32
+
+
+def test_sentence_gives_the_element_of_its_example() -> None:
+    layout = Linear((8, 8), ((0, 1),), ((0, 2), (0, 4), (1, 0), (2, 0), (4, 0)), ())
+    assert "holds [0, 1] ^ [0, 2] ^ [1, 0] = element [1, 3]" in layouts.sentence(layout)
+    assert [*layout.apply(1, 5, 0)] == [1, 3]
+    swizzled = ordered((8, 8), (1, 0), [(8, 1)])
+    assert "Offset 37 = binary 100101 holds" in layouts.sentence(swizzled)
+    assert "bases with two coordinates (1) swizzle it" in layouts.sentence(swizzled)
+
+
+def test_launches_are_those_of_the_plan(program: ReportedProgram, loaded: Loaded) -> None:
+    section, plan = launches.section(program), make_plan(program.compilation.at("kernel"))
+    memory = memory_of(loaded)
+    assert section is not None
+    assert memory is not None
+    assert section.data["memory"] == {k: memory[k] for k in ("arguments", "results", "arena")} | {"constants": 0}
+    assert [row["name"] for row in section.data["rows"]] == [x.kernel for x in plan.launches]
+    rows = launches.folded([x.kernel for x in plan.launches], plan.steps)
+    ((edge, buffers),) = launches.edges_of(plan, rows, launches.written_by(program.compilation.at("kernel"))).items()
+    assert edge == (0, 1)
+    assert plan.buffers[buffers[0]].bytes == plan.call_bytes
+
+
+@pytest.mark.parametrize(
+    ("names", "rows"),
+    [
+        ("abcabcabcd", ["a0,3,6", "b1,4,7", "c2,5,8", "d9"]),
+        ("xabab", ["x0", "a1,3", "b2,4"]),
+        ("aab", ["a0,1", "b2"]),
+    ],
+)
+def test_repeated_launches_are_folded(names: str, rows: list[str]) -> None:
+    steps = [Launch(name, (), (), 0, ()) for name in names]
+    assert [f"{r.name}{','.join(map(str, r.numbers))}" for r in launches.folded([*names], steps)] == rows
+
+
+def test_times_are_those_of_the_profile(program: ReportedProgram) -> None:
+    section = times.section(program)
+    assert section is not None
+    assert program.profile is not None
+    assert [k["seconds"] for k in section.data["kernels"]] == [c.seconds for c in program.profile.costs]
+    for cost in program.profile.costs:
+        assert f"{cost.roofline:.0%}" in section.html
+        assert f"<code>{cost.name}</code>" in section.html
+
+
+def test_two_runs_are_compared(loaded: Loaded, tmp_path: Path) -> None:
+    first, second = tmp_path / "a.html", tmp_path / "b.json"
+    page = assembled("<b>", "", [], against.recorded(ReportedProgram(loaded.compilation, loaded=loaded, command="<i>")))
+    first.write_text(page, encoding="utf-8")
+    second.write_text(json.dumps(as_json(loaded, "cuda")), encoding="utf-8")
+    changed = load(None, CODE, "sm_90a", record="none", schedule="warps=2").compilation
+    program = ReportedProgram(changed, against=str(first))
+    run, other, bare = against.run_of(program), against.read_run(str(first)), against.read_run(str(second))
+    assert run is not None
+    assert other == against.run_of(ReportedProgram(loaded.compilation, loaded=loaded, command="<i>"))
+    assert [(k.name, k.seconds) for k in bare.kernels] == [(k.name, k.seconds) for k in other.kernels]
+    assert bare.text == other.text
+    section = against.section(program)
+    assert section is not None
+    assert against.ratio_text(run.seconds, other.seconds) in section.html
+    assert "+  // schedule" not in section.html
+    assert all(escape(s, quote=True) in section.html for k in (*run.kernels, *other.kernels) for s in k.schedules)
+    assert "<i>" not in section.html
+    same = against.section(ReportedProgram(loaded.compilation, loaded=loaded, command="<i>", against=str(second)))
+    assert same is not None
+    assert "The texts are equal." in same.html
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        (None, "cannot read"),
+        ("<html></html>", "expected a page of --report or the output of `compile --json`, but got"),
+        ('{"kernels": [{"name": 1}]}', "expected a page of --report"),
+        ('<script type="application/json" id="data">{"run": null}</script>', "without a run; write it again with"),
+    ],
+)
+def test_other_files_are_refused(text: str | None, reason: str, tmp_path: Path) -> None:
+    path = tmp_path / "other"
+    if text is not None:
+        path.write_text(text, encoding="utf-8")
+    with pytest.raises(CompileError, match=re.escape(reason)) as error:
+        against.read_run(str(path))
+    assert error.value.argument == "--report-against"
