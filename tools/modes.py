@@ -162,21 +162,22 @@ def extended(
         context: context of the command.
         params: its parameters.
         compilations: the compiled programs.
-        facts: further fields of `Finished`. The block may add fields to the dict that it gets.
+        facts: further fields of `Finished`.
 
     Yields:
-        the dict of fields.
+        the dict of all fields except `error`, which the block may change.
     """
+    facts["compilations"] = compilations
     names = {e: [str(o.name) for o in e.options.get(str(context.command.name), ())] for e in extensions()}
     in_use = [e for e, options in names.items() if any(getattr(params, name, None) for name in options)]
     try:
         yield facts
     except CompileError as error:
         for extension in in_use:
-            extension.finish(context, params, Finished(compilations, **facts, error=error))
+            extension.finish(context, params, Finished(**facts, error=error))
         raise
     for extension in in_use:
-        extension.finish(context, params, Finished(compilations, **facts))
+        extension.finish(context, params, Finished(**facts))
 
 
 @cache

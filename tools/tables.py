@@ -78,7 +78,7 @@ def profile_table(profile: Profile, width: int | None) -> str:
     ]
     busy = ["DRAM", "SM"] if counted else []
     text = text_table(["kernel", "time", "share", "bytes", "operations", "roof", *busy, "limit"], rows, width)
-    lines = [f"{c.name}: {' '.join([*c.schedules, *_lines(c.lines)])}\n" for c in profile.costs if c.schedules]
+    lines = [f"{c.name}: {' '.join([*c.schedules, *by_file(c.lines)])}\n" for c in profile.costs if c.schedules]
     return text + fitted("".join(lines), width)
 
 
@@ -179,7 +179,7 @@ def _time_columns(first: str, others: Sequence[str], times: Mapping[str, float |
     return ["-" if base is None else seconds(base), *texts]
 
 
-def _lines(lines: Sequence[str]) -> list[str]:
+def by_file(lines: Sequence[str]) -> list[str]:
     """Joins the lines of a file: `model.py:3,5,9` for `model.py:3`, `model.py:5`, `model.py:9`."""
     files: dict[str, list[int]] = {}
     for line in lines:

@@ -109,10 +109,14 @@ def tune(
     searching = params.budget if device == PREDICTED or loaded is None else (1 - COMPARING) * params.budget
     how = TuneOptions(device, params.policy, searching, params.trials, params.seed, params.threads)
     with extended(context, params, compilations, loaded=loaded) as results:
-        results["searches"], device = _searched(compilations, tasks, how, records, params)
+        searches, device = _searched(compilations, tasks, how, records, params)
+        results["searches"] = searches
         if records is not None and device != PREDICTED:
             renew(records, tasks[0].target, device)
-        _tell(results["searches"], loaded, records, params, device, deadline)
+        tuned = None if loaded is None else _tuned(loaded, searches, params)
+        if tuned is not None:
+            results |= {"loaded": tuned, "compilations": [tuned.compilation]}
+        _tell(searches, loaded, tuned, records, params, device, deadline)
 
 
 def _cluster(params: Params) -> str | None:
@@ -168,6 +172,7 @@ def _searched(
 def _tell(
     searches: Sequence[Search],
     loaded: Loaded | None,
+    tuned: Loaded | None,
     records: RecordFile | None,
     params: Params,
     device: str,
@@ -178,7 +183,9 @@ def _tell(
     from ..passes.record_file import PREDICTED
 
     commands = {} if loaded is None else _commands(searches, params)
-    times = {} if loaded is None or device == PREDICTED else _compared(loaded, searches, params, deadline)
+    times: dict[str, Timing] = {}
+    if loaded is not None and tuned is not None and device != PREDICTED:
+        times = _compared(loaded, tuned, searches, params, deadline)
     if params.as_json:
         shown = {name: t.as_dict() for name, t in times.items()}
         file = None if records is None else records.path
@@ -216,7 +223,20 @@ def _commands(searches: Sequence[Search], params: Params) -> dict[str, str]:
     return commands
 
 
-def _compared(loaded: Loaded, searches: Sequence[Search], params: Params, deadline: Deadline) -> dict[str, Any]:
+def _tuned(loaded: Loaded, searches: Sequence[Search], params: Params) -> Loaded | None:
+    """Returns the program with the best schedules, or None if no candidate has a time."""
+    from ..frontend.compilation import compile_captured
+    from ..frontend.tuning.search import schedule_argument
+
+    if not any(s.best for s in searches):
+        return None
+    options = {**loaded.options, "record": "none", "schedule": schedule_argument(searches)}
+    return replace(loaded, compilation=compile_captured(loaded.captured, params.target, **options), options=options)
+
+
+def _compared(
+    loaded: Loaded, tuned: Loaded, searches: Sequence[Search], params: Params, deadline: Deadline
+) -> dict[str, Any]:
     """Times a call of PyTorch, of the untuned and of the tuned program in turns.
 
     Returns:
@@ -227,10 +247,8 @@ def _compared(loaded: Loaded, searches: Sequence[Search], params: Params, deadli
 
     from ..backend.cuda.runtime.timing import on_device
     from ..backend.host.timing import by_clock
-    from ..frontend.api import CompiledFunction
-    from ..frontend.tuning.search import schedule_argument
 
-    if loaded.captured.updates or not any(s.best for s in searches):
+    if loaded.captured.updates:
         return {}
     expected = TIMING + 2 * sum(search.build_seconds for search in searches)
     if deadline.left < expected:
@@ -239,9 +257,7 @@ def _compared(loaded: Loaded, searches: Sequence[Search], params: Params, deadli
         return {}
     if params.threads is not None:
         torch.set_num_threads(params.threads)
-    how = {**loaded.options, "record": "none", "schedule": schedule_argument(searches)}
-    plain = loaded.compiled
-    changed = CompiledFunction(loaded.captured, params.target, **how)
+    plain, changed = loaded.compiled, tuned.compiled
     subject = loaded.subject if on_cores(params.target) else loaded.subject.copied("cuda")
     arms: dict[str, Any] = {
         "PyTorch": subject,

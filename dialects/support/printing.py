@@ -346,6 +346,10 @@ _BREAKS = (
 """Regular expressions of the spaces at which a wide line may be broken, the best first."""
 
 
+LOOKAHEAD = 16
+"""Number of characters after a break that a pattern of `_BREAKS` may look at."""
+
+
 def wrapped(
     line: str, width: int, sign: str = "", hanging: int = CONTINUATION, breaks: Sequence[str] = (" ",), least: int = 0
 ) -> Iterator[str]:
@@ -361,15 +365,17 @@ def wrapped(
     """
     start = len(line) - len(line.removeprefix(sign).lstrip())
     indent = sign + " " * (start - len(sign) + hanging)
+    plain = re.sub(r'"(?:[^"\\]|\\.)*"', lambda string: "_" * len(string[0]), line) if len(line) > width else line
     while len(line) > width:
-        plain = re.sub(r'"(?:[^"\\]|\\.)*"', lambda string: "_" * len(string[0]), line)
-        legal = range(max(len(indent), start + least) + 1, width + 1)
-        ends = (max((m.start() for m in re.finditer(b, plain) if m.start() in legal), default=0) for b in breaks)
+        # Lists of layouts have 100,000 characters, so only the part that a break can depend on is searched.
+        head, legal = plain[: width + LOOKAHEAD], range(max(len(indent), start + least) + 1, width + 1)
+        ends = (max((m.start() for m in re.finditer(b, head) if m.start() in legal), default=0) for b in breaks)
         end = next(filter(None, ends), 0) or plain.find(" ", width)
         if end < 0:
             break
         yield line[:end].rstrip()
-        line = indent + line[end:].lstrip()
+        remainder = line[end:].lstrip()
+        plain, line = indent + plain[len(line) - len(remainder) :], indent + remainder
     yield line
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import json
+import re
 from collections.abc import Iterable, Sequence
 from functools import cache
 from typing import Any
@@ -77,8 +78,19 @@ def to_paste(text: str, label: str = "copy") -> Html:
 
 def as_json(data: Any) -> Html:
     """Returns data as JSON that is safe inside of a script element."""
-    text = json.dumps(data, separators=(",", ":"), allow_nan=False)
-    return Html(text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026"))
+    text = json.dumps(data, separators=(",", ":"), allow_nan=False, ensure_ascii=False)
+    # These are all beginnings of tags and comments that a browser looks for in a script.
+    return Html(re.sub("<(?=[/!sS])", r"\\u003c", text))
+
+
+LONGEST_LINE = 1000
+"""Number of characters of a line in a diff. Longer lines, such as lists of registers, are shortened."""
+
+
+def shortened(line: str) -> str:
+    """Returns a line, or its start with the number of characters that are left out."""
+    left_out = len(line) - LONGEST_LINE
+    return line if left_out <= 0 else f"{line[:LONGEST_LINE]} … {left_out} characters left out"
 
 
 class MlirLexer(RegexLexer):
@@ -89,6 +101,8 @@ class MlirLexer(RegexLexer):
         "root": [
             (r"//[^\n]*", Comment),
             (r'"(?:[^"\\\n]|\\.)*"', String),
+            # Lists of numbers are long, and read better without colours.
+            (r"\[[\d, -]+\]", Text),
             (r"%[\w$.-]+(?:#\d+)?", Name.Variable),
             (r"@[\w$.-]+", Name.Function),
             (r"[#!][A-Za-z_][\w$.]*", Name.Decorator),
@@ -156,10 +170,12 @@ def tokens_of(text: str, kind: str) -> list[list[tuple[str, str]]]:
 
 def highlighted(text: str, kind: str) -> list[Html]:
     """Returns the lines of a text as HTML with colours. Arguments as for `tokens_of`."""
-    return [
-        joined(element("i", part, class_=name) if name else escape(part) for name, part in line)
-        for line in tokens_of(text, kind)
-    ]
+    return [joined(colored(name, part) for name, part in line) for line in tokens_of(text, kind)]
+
+
+def colored(name: str, text: str) -> Html:
+    """Returns a token as HTML. `name`: its class of CSS, or empty."""
+    return Html(f"<i class={name}>{html.escape(text)}</i>") if name else escape(text)
 
 
 def code_block(text: str, kind: str = "", **attributes: object) -> Html:

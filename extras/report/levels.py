@@ -16,7 +16,7 @@ from xdsl.ir import Attribute, Operation
 
 from ...backend.cpp.writer import HELPERS_MARK, HOST_MARK, KERNELS_MARK
 from ...dialects.support.printing import quantity
-from .html import Html, element, escape, joined, tokens_of
+from .html import Html, colored, element, joined, tokens_of
 from .origins import leaves_of, name_of, positions_of
 from .program import ReportedProgram
 from .sections import Section
@@ -37,6 +37,12 @@ WHOLE_FILE = 120
 
 CONTEXT = 6
 """Number of lines of a longer file that the page shows before and after each operator."""
+
+LIST = "a list"
+"""Label of folded continuation lines."""
+
+LONG_LIST, LONGEST_LIST = 8, 200
+"""Number of lines of an operation above which its list is folded, and above which the list is left out of the page."""
 
 CHIPS = re.compile(
     r"(?P<attributes>(?<=attributes )\{(?:[^{}]|\{[^{}]*\})*\})"
@@ -91,7 +97,8 @@ def section(program: ReportedProgram) -> Section:
     origins = Origins()
     levels = {level: _lines(program, level, origins) for level in program.levels}
     files = _source_lines(program, origins)
-    panes = [pane(f"source{i}", name, "Python", lines, i == 0) for i, (name, lines) in enumerate(files.items())]
+    best = max(range(len(files)), key=lambda i: str([*files.values()][i]).count("data-o="), default=0)
+    panes = [pane(f"source{i}", name, "Python", lines, i == best) for i, (name, lines) in enumerate(files.items())]
     shown = [level for level in ("loop", "cuda", "cpp") if level in levels] or [*levels][-2:]
     panes += [pane(level, level, ABOUT[level], lines, level in shown) for level, lines in levels.items()]
     note = "Point at a line, or move through a pane with the arrow keys: everything of the same operators lights up. "
@@ -131,11 +138,17 @@ def _lines(program: ReportedProgram, level: str, origins: Origins) -> list[Html]
     tokens = tokens_of(printed.text, "cpp" if is_text else "mlir")
     owners = [*printed.owners, *[()] * (len(tokens) - len(printed.owners))]
     lines = [Line(_chipped(line, not is_text), origins.of(ops)) for line, ops in zip(tokens, owners, strict=True)]
-    folds = _text_folds(printed.text) if is_text else _ir_folds(owners)
+    folds = _text_folds(printed.text) if is_text else [*_ir_folds(owners), *_long_lists(owners)]
     htmls, at = list[Html](), 0
-    for start, end, label in folds:
+    for start, end, label in sorted(folds):
         htmls += [line.html for line in lines[at:start]]
-        htmls.append(_fold(lines[start:end], f"{quantity(end - start, 'line')} of {label}"))
+        count = quantity(end - start, "line")
+        if label == LIST and end - start > LONGEST_LIST:
+            htmls.append(
+                element("span", f"⋯ {count} of {label} left out, `--ir {level}` prints them\n", class_="l gap")
+            )
+        else:
+            htmls.append(_fold(lines[start:end], f"{count} of {label}"))
         at = end
         if at < len(lines):
             # A browser does not count the lines of a closed fold.
@@ -159,6 +172,17 @@ def _ir_folds(owners: Sequence[Sequence[Operation]]) -> Iterator[tuple[int, int,
         yield first + 1, first + 1 + more, "attributes of the module"
     if last < len(owners):
         yield last, len(owners), "locations"
+
+
+def _long_lists(owners: Sequence[Sequence[Operation]]) -> Iterator[tuple[int, int, str]]:
+    """Yields start, end and label of the continuation lines of operations with long attributes."""
+    start = 0
+    for end in range(1, len(owners) + 1):
+        if end < len(owners) and owners[end] and owners[end] == owners[start]:
+            continue
+        if end - start > LONG_LIST and owners[start] and not isinstance(owners[start][0], ModuleOp):
+            yield start + 2, end - 1, LIST
+        start = end
 
 
 def _text_folds(text: str) -> Iterator[tuple[int, int, str]]:
@@ -194,7 +218,7 @@ def _colored(tokens: Sequence[tuple[str, str]], start: int, end: int) -> Html:
         text = part[max(start - at, 0) : max(end - at, 0)]
         at += len(part)
         if text:
-            htmls.append(element("i", text, class_=name) if name else escape(text))
+            htmls.append(colored(name, text))
     return joined(htmls)
 
 

@@ -9,7 +9,7 @@ from ...dialects.support.printing import quantity
 from ...frontend.profile import Cost, Kernel
 from ...target.attribute import on_cores
 from ...tools.reports import outcome_text
-from ...tools.tables import seconds, si
+from ...tools.tables import by_file, seconds, si
 from .html import Html, code_block, element, joined, table, to_paste
 from .program import ReportedProgram
 from .sections import Section
@@ -64,10 +64,12 @@ def _kernels(program: ReportedProgram) -> Html | None:
     costs = {cost.name: cost for cost in profile.costs}
     cores = on_cores(program.compilation.target)
     heads = ["kernel", "of lines", "limit", "predicted", *(["measured", "share"] if program.is_measured else ["share"])]
-    heads += ["bytes", "FLOP", "tasks" if cores else "blocks", *([] if cores else ["threads", "shared"])]
+    heads += ["bytes", "FLOP", "tasks" if cores else "blocks"]
+    heads += [] if cores else ["threads", "registers", "shared"]
     rows = [_row(k, costs.get(k.name), program, cores) for k in program.kernels]
     note = f"Times are {profile.source}." if program.is_measured else f"Times and limits are {profile.source}."
     note += " Bytes and FLOP are the least that one launch moves and computes."
+    note += "" if cores else " Registers of a thread are predicted. Shared bytes are those of a block."
     if profile.call is not None:
         note += f" A call takes {seconds(profile.call)}, measured."
     return joined([element("h3", "Kernels"), table(heads, rows, 3), element("p", note, class_="note")])
@@ -78,12 +80,17 @@ def _row(kernel: Kernel, cost: Cost | None, program: ReportedProgram, cores: boo
     name = kernel.name + (f" × {kernel.launches}" if kernel.launches > 1 else "")
     launches = max(kernel.launches, 1)
     limit = kernel.limit if cost is None or not program.is_measured else f"{cost.limit} ({kernel.limit} predicted)"
-    row: list[object] = [element("code", name), ", ".join(kernel.lines), limit, seconds(launches * kernel.predicted)]
+    code = element("code", name, class_="name")
+    row: list[object] = [code, ", ".join(by_file(kernel.lines)), limit, seconds(launches * kernel.predicted)]
     if program.is_measured:
         row.append(seconds(cost.seconds) if cost is not None else "")
     row += [f"{cost.share:.0%}" if cost is not None else "", f"{si(kernel.work.bytes)}B", si(kernel.work.flops).strip()]
     row.append(kernel.blocks)
-    return row if cores else [*row, kernel.threads, f"{kernel.shared_bytes} B"]
+    return (
+        row
+        if cores
+        else [*row, kernel.threads, kernel.expected.registers if kernel.expected else "", f"{kernel.shared_bytes:,} B"]
+    )
 
 
 def _outcome(program: ReportedProgram) -> Html | None:

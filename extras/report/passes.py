@@ -9,7 +9,7 @@ from ...passes.pass_manager import diff_lines
 from ...passes.pipelines import get_all_passes
 from ...tools.pass_help import help_pass
 from ...tools.tables import seconds
-from .html import Html, element, joined
+from .html import Html, element, joined, shortened
 from .program import ReportedProgram
 from .recording import CHANGED, REFUSED, UNCHANGED, PassRun
 from .sections import Section
@@ -62,7 +62,8 @@ def _data(run: PassRun) -> dict[str, Any]:
     """Returns the facts of a pass that the script shows when it is selected."""
     data: dict[str, Any] = {"name": run.name, "text": run.text, "state": run.state}
     if run.before != run.after:
-        data["diff"] = "\n".join(diff_lines(run.before.splitlines(), run.after.splitlines(), 3))
+        lines = diff_lines(run.before.splitlines(), run.after.splitlines(), 3)
+        data["diff"] = "\n".join(map(shortened, lines))
     if run.remarks:
         data["remarks"] = [str(r) for r in run.remarks]
     for name in ("skipped", "verdict", "error"):

@@ -13,7 +13,7 @@ from xdsl.passes import ModulePass
 from ...backend.check_each import Checker
 from ...dialects.support.printing import Names, print_module
 from ...errors import CompileError, DeplodockError
-from ...passes.pass_manager import Observer, Remark, remarks_so_far
+from ...passes.pass_manager import Observer, Remark, contents_of, remarks_so_far
 from ...passes.pipelines import pipeline_text
 
 if TYPE_CHECKING:
@@ -80,6 +80,7 @@ class Recording(Observer):
     level: str = ""
     summary: str = ""
     _names: Names = field(default_factory=Names)
+    _contents: list[tuple[object, ...]] | None = None
     _text: str = ""
     _ops: int = 0
     _checker: Checker | None = None
@@ -88,8 +89,8 @@ class Recording(Observer):
     _is_running: bool = False
 
     def before(self, module_pass: ModulePass, module: ModuleOp) -> None:
-        if not self._text:
-            self._text, self._ops = print_module(module, names=self._names), _count(module)
+        if self._contents is None:
+            self._print(module)
         if self.check_each and self._checker is None:
             self._begin_checks(module)
         run = PassRun(module_pass.name, pipeline_text([module_pass]), self.level, before=self._text, after=self._text)
@@ -102,10 +103,16 @@ class Recording(Observer):
         run = self.passes[-1]
         run.seconds, self._is_running = time.perf_counter() - self._start, False
         run.remarks = remarks_so_far()[self._remarks :]
-        self._text, self._ops = print_module(module, names=self._names), _count(module)
+        self._print(module)
         run.after, run.ops_after = self._text, self._ops
         if self._checker is not None:
             self._check(run, module)
+
+    def _print(self, module: ModuleOp) -> None:
+        """Stores the text of the module, unless nothing has changed since the last text."""
+        if (contents := contents_of(module)) != self._contents:
+            self._contents, self._ops = contents, len(contents)
+            self._text = print_module(module, names=self._names)
 
     def skipped(self, module_pass: ModulePass, why: str, module: ModuleOp) -> None:
         self.passes.append(PassRun(module_pass.name, pipeline_text([module_pass]), self.level, skipped=why))
@@ -134,10 +141,6 @@ class Recording(Observer):
         if self._checker.checked > executed:
             run.verdict = "same results"
         self.summary = self._checker.summary()
-
-
-def _count(module: ModuleOp) -> int:
-    return sum(1 for _ in module.walk())
 
 
 def record(compilation: Compilation, check_each: bool) -> tuple[Compilation, Recording, CompileError | None]:
