@@ -77,6 +77,14 @@ def __dir__() -> list[str]:
     return sorted([*__all__, *plugins("deplodock.api", _HOMES, "function"), "__version__"])
 
 
+def load_ipython_extension(shell: Any) -> None:
+    """Adds what plugins declare for IPython, such as the magic `%%deplodock`, to a shell: `%load_ext deplodock`."""
+    from .plugins import plugins
+
+    for load in plugins("deplodock.shells", (), "shell extension").values():
+        load()(shell)
+
+
 class _Checkout(Distribution):
     """Metadata of a checkout, from its `pyproject.toml`."""
 

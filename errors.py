@@ -17,6 +17,7 @@ import sys
 import traceback
 from collections.abc import Iterator
 from types import TracebackType
+from typing import Any
 
 PAGE = "docs/refusals.md"
 """The page of the documentation with a section for every kind of refusal."""
@@ -68,9 +69,17 @@ class DeplodockError(Exception):
     full_traceback: TracebackType | None = None
 
     def _render_traceback_(self) -> list[str]:
-        """Returns the lines that IPython shows for the error: the message, then the lines of the user's code."""
+        """Returns the lines that IPython shows for the error: the message, then the lines of the user's code.
+
+        With `%xmode Verbose`, or if `debugging()` is true, they are the lines of the whole traceback.
+        """
+        formatter = getattr(_shell(), "InteractiveTB", None)
+        if formatter is not None and (debugging() or formatter.mode == "Verbose"):
+            return formatter.structured_traceback(type(self), self, self.full_traceback or self.__traceback__)
         frames = [f for f in traceback.extract_tb(self.__traceback__) if not _is_hidden(f.filename)]
-        places = [f"  {cell_name(f.filename)}, line {f.lineno}: {(f.line or '').strip()}" for f in frames]
+        # IPython runs a magic by such a line, which is not the user's.
+        lines = [(f, line) for f in frames if not (line := (f.line or "").strip()).startswith("get_ipython().run_")]
+        places = [f"  {cell_name(f.filename)}, line {f.lineno}: {line}" for f, line in lines]
         return [f"{type(self).__name__}: {self}", *places]
 
 
@@ -107,7 +116,7 @@ def _walk(at: TracebackType | None) -> Iterator[TracebackType]:
 
 
 _HERE = os.path.dirname(os.path.abspath(__file__)) + os.sep
-_OURS = tuple(_HERE + name for name in ("backend", "dialects", "frontend", "passes", "tools", "__", "errors"))
+_OURS = tuple(_HERE + name for name in ("backend", "dialects", "extras", "frontend", "passes", "tools", "__", "errors"))
 _LIBRARIES = tuple(f"{os.sep}{name}{os.sep}" for name in ("torch", "IPython", "ipykernel", "xdsl", "numpy"))
 
 
@@ -124,9 +133,13 @@ _STANDARD = os.path.dirname(os.path.abspath(os.__file__)) + os.sep
 
 def cell_name(file: str) -> str:
     """Returns the name that IPython shows for a file: `Cell In[3]` for a cell of a notebook, else the file itself."""
-    shell = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
-    named = getattr(getattr(shell, "compile", None), "format_code_name", lambda name: None)(file)
+    named = getattr(getattr(_shell(), "compile", None), "format_code_name", lambda name: None)(file)
     return " ".join(named) if named else file
+
+
+def _shell() -> Any:
+    """Returns the shell of IPython in which this program runs, or None."""
+    return sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
 
 
 class CompileError(DeplodockError):

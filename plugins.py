@@ -16,6 +16,8 @@
 | `deplodock.sources` | a class of `Source` (`tools/modes.py`): a kind of FILE for `compile`, `run` and `tune` |
 | `deplodock.emitters` | a function that makes a text of a `Compilation`: `compile --emit NAME` |
 | `deplodock.extensions` | a class of `Extension` (`tools/modes.py`): options of `compile`, `run` and `tune` |
+| `deplodock.displays` | by kind (`program`, `text`, `kernels`): a function that returns its HTML for notebooks |
+| `deplodock.shells` | a function that adds magics or completions to a shell of IPython: `%load_ext deplodock` |
 | `deplodock.policies` | a class of `Policy` (`frontend/tuning/trial.py`): `tune --policy NAME` |
 | `deplodock.workers` | a class of `WorkerPool` (`frontend/tuning/trial.py`): `tune --NAME ADDRESS` |
 | `deplodock.api` | a function or class: `deplodock.NAME` |

@@ -35,7 +35,8 @@ from .capture.captured_program import CapturedProgram
 from .capture.eager_fallback import EagerCall, Fallback
 from .compilation import Compilation, compile_captured, one_at_a_time
 from .executors import AUTO, Executor, make_executor, target_for
-from .module_state import ModuleState, attribute
+from .inspection import Inspected
+from .module_state import ModuleState, attribute, attribute_names
 from .repeated_calls import RepeatedCalls, never_matches
 
 if TYPE_CHECKING:
@@ -46,7 +47,7 @@ OTHER_PROGRAMS = 3
 """Number of earlier programs that a CompiledFunction keeps: one for each combination of submodules and modes."""
 
 
-class CompiledFunction:
+class CompiledFunction(Inspected):
     """A compiled program, called like the module or function that it was compiled from.
 
     The arguments must have the types and shapes of the example arguments. Sizes that were declared with
@@ -201,6 +202,10 @@ class CompiledFunction:
         other._use(replace(self.captured, bindings=bindings), {} if other._module is None else {"": other._module})
         return other
 
+    def __dir__(self) -> list[str]:
+        """Returns the names of attributes, those of the compiled module included."""
+        return [*super().__dir__(), *([] if self._module is None else attribute_names(self._module))]
+
     def __getattr__(self, name: str) -> Any:
         """Returns an attribute of the compiled module, such as `state_dict` or `eval` (see
         `module_state.attribute`)."""
@@ -222,12 +227,6 @@ class CompiledFunction:
         """Lowers the program to the kernel level. Raises CompileError if an operator or a schedule is not supported."""
         with one_at_a_time():
             self.compilation.at("kernel")
-
-    def ir(self, level: str) -> str:
-        """Returns the text of the program at a level: `torch`, `tensor`, `loop`, `tile`, `kernel`, or `cuda` (`cpp` for
-        the target `cpu`)."""
-        with one_at_a_time():
-            return self.compilation.text(level)
 
     def save(self, path: str | PathLike[str], prepack_weights: bool = True) -> None:
         """Writes the program and its parameters to a folder, from which `deplodock.load` reads them.
@@ -252,11 +251,6 @@ class CompiledFunction:
             PluginError: no installed package implements `report`.
         """
         plugin("deplodock.api", "report", "function")(self, path, check_each)
-
-    @property
-    def pipeline(self) -> str:
-        """The passes from the torch level to the kernel level, as one argument for `dl-opt -p`."""
-        return self.compilation.pipeline()
 
 
 def refuse_transforms(tensors: Sequence[torch.Tensor]) -> None:

@@ -165,6 +165,12 @@ def attribute(module: nn.Module | None, program: Any, name: str) -> Any:
     return value
 
 
+def attribute_names(module: nn.Module) -> list[str]:
+    """Returns the names for which `attribute` returns an attribute of a module, without those of its class."""
+    own = (name for name in vars(module) if not name.startswith("_"))
+    return [*_READ, *_MOVES, "eval", "train", *module._parameters, *module._buffers, *module._modules, *own]
+
+
 _MISSING = object()
 
 

@@ -23,9 +23,10 @@ from ..target.model import Target
 from .capture.arrays import to_torch
 from .compilation import Compilation, one_at_a_time
 from .executors import AUTO, Executor, make_executor, target_for
+from .inspection import Inspected
 
 
-class CompiledModule:
+class CompiledModule(Inspected):
     """A compiled program that was written as IR, called with the arguments of `@main`.
 
     Attributes:
@@ -58,12 +59,6 @@ class CompiledModule:
             return self.executor.run(self._checked(args))
         except DeplodockError as error:
             raise presented(error) from error.__cause__
-
-    def ir(self, level: str) -> str:
-        """Returns the text of the program at its level or at one below: `tensor`, `loop`, `tile`, `kernel`, or `cuda`
-        (`cpp` for a CPU)."""
-        with one_at_a_time():
-            return self.compilation.text(level)
 
     def _checked(self, args: Sequence[torch.Tensor | np.ndarray]) -> list[torch.Tensor]:
         tensors = [a if isinstance(a, torch.Tensor) else to_torch(np.asarray(a)) for a in args]

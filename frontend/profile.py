@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import statistics
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
-from functools import reduce
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from functools import partial, reduce
 from time import perf_counter
 from typing import Any
 
@@ -32,11 +32,13 @@ from ..passes.analysis.nest_schedule import schedule_of
 from ..passes.planning.matmul import on_tensor_cores
 from ..passes.planning.model import Prediction, model_of
 from ..passes.planning.nest_info import NestInfo
+from ..target.attribute import on_cores
 from ..target.host import cores, processor
 from ..target.model import Target
 from .api import CompiledFunction
 from .bench import Subject, alone
 from .compilation import Compilation
+from .inspection import Text
 
 TRACE_SECONDS, CALLS_TO_TRACE = 0.5, (5, 50)
 """Seconds during which calls are traced, and the smallest and the largest number of traced calls."""
@@ -66,6 +68,7 @@ class Kernel:
         limit: resource that limits the kernel by the planning model.
         parts: parts of the predicted seconds by cause, which overlap.
         expected: resources of a kernel of a GPU by the planning model.
+        print: prints the kernel.
     """
 
     name: str
@@ -81,6 +84,12 @@ class Kernel:
     limit: str
     parts: dict[str, float]
     expected: Resources | None = None
+    print: Callable[[], str] = field(kw_only=True, repr=False, compare=False)
+
+    @property
+    def text(self) -> Text:
+        """The CUDA or C++ of the kernel, without the helper functions that it calls."""
+        return Text(self.print(), self.name, "cpp")
 
 
 @dataclass(frozen=True)
@@ -160,6 +169,10 @@ def kernels_of(compilation: Compilation, size: Size = typical) -> list[Kernel]:
     names, launches = kernel_names(module), Counter(x.kernel for x in make_plan(module).launches)
     nests = {f"k{i}": op for i, op in enumerate(op for op in compilation.scheduled().walk() if isinstance(op, NestOp))}
     target = compilation.resolved
+    if on_cores(compilation.target):
+        from ..backend.cpu.printer import print_kernel
+    else:
+        from ..backend.cuda.printer import print_kernel
     kernels: list[Kernel] = []
     for f in (op for op in module.walk() if isinstance(op, FuncOp)):
         name, parts = names[f.sym_name.data], [nests[n] for n in parts_of(f)]
@@ -177,6 +190,7 @@ def kernels_of(compilation: Compilation, size: Size = typical) -> list[Kernel]:
             tuple(dict.fromkeys(filter(None, lines))),
             any(on_tensor_cores(info, atom, target) for info, atom in atoms),
             *_predicted(parts, target, f.threads),
+            print=partial(print_kernel, f, name),
         )
         kernels.append(kernel)
     return kernels

@@ -204,7 +204,9 @@ def _asked_for(program: Loaded, params: Params) -> tuple[str, str]:
             return _json((reports.fusion_explained if fusion else reports.explained)(program)), ""
         if fusion:
             return reports.fusion_text(program, width), ""
-        return terminal.fitted(reports.explain(program), width), ""
+        from ..frontend.explanation import explain
+
+        return terminal.fitted(explain(compilation), width), ""
     if emitter := getattr(params, "emit", None):
         text = plugin("deplodock.emitters", emitter, "emitter")(compilation)
         return (_json({"target": params.target, "text": text}) if params.as_json else text), "cuda"

@@ -15,7 +15,7 @@ import linecache
 import math
 import re
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -57,10 +57,13 @@ class PythonError(CompileError):
     """Error in the Python of the user, or raised by it."""
 
 
-def evaluate(code: str, file: str = EXPRESSION) -> Program:
+def evaluate(code: str, file: str = EXPRESSION, names: Mapping[str, Any] | None = None) -> Program:
     """Returns the program in `code`, whose last statement is an expression.
 
-    `torch`, `nn`, `F` and `math` are in scope.
+    Args:
+        code: the code.
+        file: name of the file that has the code, for locations.
+        names: names in scope, in addition to `torch`, `nn`, `F` and `math`. Tensors among them are inputs.
 
     Raises:
         PythonError: with the location in the code.
@@ -73,8 +76,10 @@ def evaluate(code: str, file: str = EXPRESSION) -> Program:
         line = tree.body[-1].lineno if tree.body else 1
         raise PythonError("the last statement is not an expression to compile", location=f"{file}:{line}")
     namespace: dict[str, Any] = {"torch": torch, "nn": torch.nn, "F": torch.nn.functional, "math": math}
-    namespace["__name__"] = "__deplodock__"
-    return _Splitter(namespace, file).split(tree)
+    namespace |= {**(names or {}), "__name__": "__deplodock__"}
+    splitter = _Splitter(namespace, file)
+    splitter.note_tensors({n.id for n in ast.walk(tree) if isinstance(n, ast.Name) and n.id in (names or {})})
+    return splitter.split(tree)
 
 
 def load_file(path: str) -> Program:
@@ -184,7 +189,7 @@ class _Splitter(ast.NodeTransformer):
         module = ast.fix_missing_locations(ast.Module([statement], []))
         with _python_errors(self.file):
             exec(compile(module, self.file, "exec"), self.namespace)
-        self._note_tensors(_bound(statement))
+        self.note_tensors(_bound(statement))
         return []
 
     def _named_input(self, statement: ast.Assign) -> bool:
@@ -198,10 +203,11 @@ class _Splitter(ast.NodeTransformer):
         value = self._value(statement.value)
         self.computed.discard(target.id)
         self.namespace[target.id] = value
-        self._note_tensors({target.id})
+        self.note_tensors({target.id})
         return True
 
-    def _note_tensors(self, names: set[str]) -> None:
+    def note_tensors(self, names: set[str]) -> None:
+        """Adds the tensors among names of the namespace to the inputs."""
         for name in sorted(names):
             if isinstance(self.namespace.get(name), torch.Tensor) and name not in self.inputs:
                 self.inputs.append(name)
@@ -213,7 +219,7 @@ class _Splitter(ast.NodeTransformer):
         value = self._value(node)
         name = self._fresh("x" if isinstance(value, torch.Tensor) else type(value).__name__.lower())
         self.namespace[name] = value
-        self._note_tensors({name})
+        self.note_tensors({name})
         return ast.copy_location(ast.Name(name, ast.Load()), node)
 
     def visit_Lambda(self, node: ast.Lambda) -> ast.expr:

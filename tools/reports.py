@@ -6,7 +6,7 @@ import json
 import math
 import sys
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -19,7 +19,6 @@ from ..backend.cpp.writer import fold_sections
 from ..backend.host.launch_plan import make_plan
 from ..dialects import MACHINE_CODE
 from ..dialects.kernel import FuncOp
-from ..dialects.loop import NestOp
 from ..dialects.shapes.binding import bind_sizes, symbols_of
 from ..dialects.shapes.extents import typical
 from ..dialects.support.calls import main_function
@@ -39,11 +38,10 @@ from ..frontend.machine_code import MachineCode, longest_kernels
 from ..frontend.profile import Kernel, kernels_of
 from ..passes.analysis.host_memory import MEMORY_LIMIT, limit_of
 from ..passes.pass_manager import Observer, PrintChanges
-from ..passes.planning.choose import Candidate, explain_nest, rank
+from ..passes.planning.choose import Candidate, rank
 from ..passes.planning.nest_info import NestInfo
-from ..progress import counted, steps
+from ..progress import steps
 from ..target.attribute import on_cores
-from ..target.model import Target
 from . import terminal
 from .evaluate import Program, evaluate, load_file, read_dynamic
 from .modes import program_of
@@ -146,23 +144,6 @@ class _Diffs(PrintChanges):
         self._text = None
 
 
-def _planned(loaded: Loaded) -> tuple[Iterator[tuple[str, NestOp]], Target, str]:
-    """Returns the nests with the names of their kernels, the target, and the precision of f32 matmuls."""
-    compilation = loaded.compilation
-    nests = [op for op in compilation.at("loop").walk() if isinstance(op, NestOp)]
-    named = ((f"k{i}", nest) for i, nest in enumerate(counted("scheduling", nests, "kernels")))
-    return named, compilation.resolved, compilation.f32_matmul_precision or "ieee"
-
-
-def explain(loaded: Loaded) -> str:
-    """Returns the plans of fusion and the schedules that the planner considered, the fastest first, as text."""
-    from ..frontend.tuning.fusion_space import explain_fusion
-
-    nests, target, precision = _planned(loaded)
-    texts = [explain_nest(name, nest, target, precision=precision) for name, nest in nests]
-    return "\n".join(filter(None, [explain_fusion(loaded.compilation), *texts]))
-
-
 def fusion_explained(loaded: Loaded) -> dict[str, Any]:
     """Returns the fusion plan of a program with the price of each cut as JSON (`FusionPrices`)."""
     from ..frontend.tuning.fusion_space import fusion_prices
@@ -184,7 +165,9 @@ def fusion_text(loaded: Loaded, width: int | None) -> str:
 
 def explained(loaded: Loaded) -> dict[str, Any]:
     """Returns the schedules that the planner considered as JSON."""
-    nests, target, precision = _planned(loaded)
+    from ..frontend.explanation import planned_nests, precision_of
+
+    target, precision = loaded.compilation.resolved, precision_of(loaded.compilation)
 
     def candidate(c: Candidate) -> dict[str, Any]:
         if (p := c.prediction) is None:
@@ -199,7 +182,7 @@ def explained(loaded: Loaded) -> dict[str, Any]:
             "sizes": [str(n) for n in nest.sizes],
             "candidates": [candidate(c) for c in rank(NestInfo(nest), target, precision)],
         }
-        for name, nest in nests
+        for name, nest in planned_nests(loaded.compilation)
     ]
     return {"target": target.arch, "card": target.card, "kernels": kernels}
 

@@ -46,6 +46,11 @@ def cpp_with_owners(module: ModuleOp) -> PrintedText:
     return kernels.followed_by("\n" + entry.replace("BUFFERS", str(max_buffers)))
 
 
+def print_kernel(func: FuncOp, name: str) -> str:
+    """Returns the text of one kernel with the given C++ name, without the helpers that it calls."""
+    return _print_kernel(func, name)[0].text
+
+
 def _print_kernel(func: FuncOp, name: str) -> tuple[PrintedText, set[str]]:
     if func.threads != 1:
         raise refused(

@@ -35,6 +35,11 @@ def cuda_with_owners(module: ModuleOp) -> PrintedText:
     return text_of_kernels(module, helper_section, _print_kernel)
 
 
+def print_kernel(func: FuncOp, name: str) -> str:
+    """Returns the text of one kernel with the given C++ name, without the helpers that it calls."""
+    return _print_kernel(func, name)[0].text
+
+
 def _print_kernel(func: FuncOp, name: str) -> tuple[PrintedText, set[str]]:
     writer = Writer(func)
     arguments = ", ".join(parameters(writer, func))

@@ -13,6 +13,7 @@ from jaxlib.mlir import ir
 
 from ...errors import DeplodockError, ShapeError, presented
 from ...frontend.capture.arrays import to_torch
+from ...frontend.inspection import Inspected
 from ...frontend.modules import CompiledModule, compile_module
 from .arrays import to_jax, to_tensor
 from .files import of_export
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from ...frontend.executors import Executor
 
 
-class JaxFunction:
+class JaxFunction(Inspected):
     """A compiled function of JAX, called with JAX or NumPy arrays like the function.
 
     Attributes:
@@ -77,16 +78,6 @@ class JaxFunction:
     def check(self) -> None:
         """Lowers the program to the kernel level. Raises CompileError if a schedule is not supported."""
         self.compilation.at("kernel")
-
-    def ir(self, level: str) -> str:
-        """Returns the text of the program at a level: `tensor`, `loop`, `tile`, `kernel`, or `cuda` (`cpp` for a
-        CPU)."""
-        return self.program.ir(level)
-
-    @property
-    def pipeline(self) -> str:
-        """The passes from the tensor level to the kernel level, as one argument for `dl-opt -p`."""
-        return self.compilation.pipeline()
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,135 @@
+"""Base class of compiled programs: texts of levels, kernels, remarks, and the plans of the compiler.
+
+Notebooks show programs, texts and kernels as HTML if an installed package declares functions for it
+(`deplodock.displays`). IPython calls `_repr_html_`; nothing here imports IPython.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+
+from ..plugins import plugins
+from .compilation import Compilation, one_at_a_time
+
+if TYPE_CHECKING:
+    from ..passes.pass_manager import Remark
+    from .profile import Kernel
+
+LevelName: TypeAlias = Literal["torch", "tensor", "loop", "tile", "kernel", "cuda", "cpp"]
+
+
+def displayed(kind: str, value: Any) -> str | None:
+    """Returns an object as HTML for notebooks, or None if no installed package declares how to show it.
+
+    Args:
+        kind: name of an entry point of the group `deplodock.displays`: `program`, `text` or `kernels`.
+        value: the object.
+    """
+    load = plugins("deplodock.displays", (), "display").get(kind)
+    return None if load is None else load()(value)
+
+
+class Text(str):
+    """Text of a program. Notebooks show it highlighted and folded, and IPython as it is printed.
+
+    Attributes:
+        title: name of the text, such as the level.
+        language: `mlir`, `cpp`, or empty.
+    """
+
+    title: str
+    language: str
+
+    def __new__(cls, text: str, title: str = "", language: str = "") -> Text:
+        """Returns the text.
+
+        Args:
+            text: the text.
+            title: name of the text.
+            language: `mlir`, `cpp`, or empty.
+        """
+        value = super().__new__(cls, text)
+        value.title, value.language = title, language
+        return value
+
+    def __getnewargs__(self) -> tuple[str, str, str]:
+        return str(self), self.title, self.language
+
+    def _repr_html_(self) -> str | None:
+        return displayed("text", self)
+
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
+        printer.text(str(self))
+
+
+def level_text(compilation: Compilation, level: str) -> Text:
+    """Returns the text of a program at a level."""
+    return Text(compilation.text(level), level, "cpp" if level in ("cuda", "cpp") else "mlir")
+
+
+class Kernels(tuple["Kernel", ...]):
+    """Kernels of a program, in the order of the printed text. Notebooks show them as a table.
+
+    Args:
+        kernels: the kernels.
+        on_cpu: whether they are C++ for a CPU.
+    """
+
+    on_cpu: bool
+
+    def __new__(cls, kernels: Iterable[Kernel], on_cpu: bool) -> Kernels:
+        value = super().__new__(cls, kernels)
+        value.on_cpu = on_cpu
+        return value
+
+    def _repr_html_(self) -> str | None:
+        return displayed("kernels", self)
+
+
+class Inspected:
+    """Base class of compiled programs.
+
+    Attributes:
+        compilation: the program at all levels of IR.
+    """
+
+    compilation: Compilation
+
+    def ir(self, level: LevelName | str) -> Text:
+        """Returns the text of the program at a level: `torch`, `tensor`, `loop`, `tile`, `kernel`, or `cuda` (`cpp` for
+        the target `cpu`). A program that is written as IR has the levels from its own on."""
+        with one_at_a_time():
+            return level_text(self.compilation, level)
+
+    @property
+    def kernels(self) -> Kernels:
+        """The kernels: name, grid, least bytes and FLOP, predicted time, schedule, lines of Python, and `text`."""
+        from ..target.attribute import on_cores
+        from .profile import kernels_of
+
+        with one_at_a_time():
+            return Kernels(kernels_of(self.compilation), on_cores(self.compilation.target))
+
+    @property
+    def remarks(self) -> tuple[Remark, ...]:
+        """The reasons why passes did not apply a transformation."""
+        with one_at_a_time():
+            self.compilation.at("kernel")
+            return tuple(self.compilation.remarks)
+
+    def explain(self) -> Text:
+        """Returns the plans of fusion and the schedules that the planner considered, as `--explain` prints them."""
+        from .explanation import explain
+
+        with one_at_a_time():
+            return Text(explain(self.compilation), "explain")
+
+    @property
+    def pipeline(self) -> str:
+        """The passes from the level of the program to the kernel level, as one argument for `dl-opt -p`."""
+        return self.compilation.pipeline()
+
+    def _repr_html_(self) -> str | None:
+        with one_at_a_time():
+            return displayed("program", self)
