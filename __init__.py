@@ -78,7 +78,7 @@ def __dir__() -> list[str]:
 
 
 def load_ipython_extension(shell: Any) -> None:
-    """Adds what plugins declare for IPython, such as the magic `%%deplodock`, to a shell: `%load_ext deplodock`."""
+    """Adds the magics and completions of plugins, such as `%%deplodock`, to IPython: `%load_ext deplodock`."""
     from .plugins import plugins
 
     for load in plugins("deplodock.shells", (), "shell extension").values():

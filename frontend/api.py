@@ -203,7 +203,7 @@ class CompiledFunction(Inspected):
         return other
 
     def __dir__(self) -> list[str]:
-        """Returns the names of attributes, those of the compiled module included."""
+        """Returns the names of attributes, also of the compiled module."""
         return [*super().__dir__(), *([] if self._module is None else attribute_names(self._module))]
 
     def __getattr__(self, name: str) -> Any:

@@ -166,9 +166,9 @@ def attribute(module: nn.Module | None, program: Any, name: str) -> Any:
 
 
 def attribute_names(module: nn.Module) -> list[str]:
-    """Returns the names for which `attribute` returns an attribute of a module, without those of its class."""
-    own = (name for name in vars(module) if not name.startswith("_"))
-    return [*_READ, *_MOVES, "eval", "train", *module._parameters, *module._buffers, *module._modules, *own]
+    """Returns names for which `attribute` returns an attribute of a module; attributes of its class are left out."""
+    fields = (name for name in vars(module) if not name.startswith("_"))
+    return [*_READ, *_MOVES, "eval", "train", *module._parameters, *module._buffers, *module._modules, *fields]
 
 
 _MISSING = object()

@@ -133,7 +133,7 @@ def shell() -> Iterator[Any]:
 
 
 def shown_by(shell: Any, cell: str, capsys: pytest.CaptureFixture[str]) -> tuple[Any, str]:
-    """Runs a cell. Returns its value and what it prints."""
+    """Runs a cell. Returns its value and its printed text."""
     result = shell.run_cell(cell, store_history=True)
     return result.result, capsys.readouterr().out
 

@@ -51,7 +51,7 @@ def number_of_cell(shell: Any) -> int:
 
 @contextmanager
 def cell_as_file(cell: str, shell: Any) -> Iterator[str]:
-    """Makes the text of a cell a FILE of the commands, and yields its name. Line 1 of the file is that of the magic.
+    """Makes the text of a cell a FILE of the commands, and yields its name. The file starts at the line of the magic.
 
     Args:
         cell: the text below the magic: Python, or IR.

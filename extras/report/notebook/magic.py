@@ -1,7 +1,7 @@
-"""What `%load_ext deplodock` adds to IPython: `%%deplodock`, and the completion of the names of levels.
+"""Extension of IPython: `%%deplodock`, and the completion of the names of levels.
 
 `%%deplodock compile --ir loop` runs a command on the program in the cell, which is Python whose last statement is an
-expression, or IR. The names of the notebook are in scope. The options are those of the command.
+expression, or IR. The names of the notebook are in scope. The magic takes the options of the command.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def run_cell(shell: Any, line: str, cell: str) -> Text | None:
         the text that `compile` prints, which the notebook shows; None for other commands, whose output is printed.
 
     Raises:
-        CompileError: the program or an option is refused; the location is that of the cell.
+        CompileError: the program or an option is refused. The error names the cell and the line.
     """
     command, options = _words(line)
     out, label = StringIO(), f"Cell In[{number_of_cell(shell)}]"
@@ -80,7 +80,7 @@ def _run(arguments: list[str], file: str, cell: str) -> None:
     try:
         cli.main(arguments, prog_name="%%deplodock", standalone_mode=False, obj=arguments)
     except SystemExit:
-        pass  # The printed comparison says that a result is wrong.
+        pass  # A result is wrong, and the printed comparison names it.
     except click.ClickException as error:
         raise presented(CompileError(error.format_message())) from None
     except CompileError as error:
