@@ -7,60 +7,16 @@ Notebooks show programs, texts and kernels as HTML if an installed package decla
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
-from ..plugins import plugins
 from .compilation import Compilation, one_at_a_time
+from .texts import Text, displayed
 
 if TYPE_CHECKING:
     from ..passes.pass_manager import Remark
-    from .profile import Kernel
+    from .kernels import Kernel
 
 LevelName: TypeAlias = Literal["torch", "tensor", "loop", "tile", "kernel", "cuda", "cpp"]
-
-
-def displayed(kind: str, value: Any) -> str | None:
-    """Returns an object as HTML for notebooks, or None if no installed package declares how to show it.
-
-    Args:
-        kind: name of an entry point of the group `deplodock.displays`: `program`, `text` or `kernels`.
-        value: the object.
-    """
-    load = plugins("deplodock.displays", (), "display").get(kind)
-    return None if load is None else load()(value)
-
-
-class Text(str):
-    """Text of a program. Notebooks show it highlighted and folded, and IPython as it is printed.
-
-    Attributes:
-        title: name of the text, such as the level.
-        language: `mlir`, `cpp`, or empty.
-    """
-
-    title: str
-    language: str
-
-    def __new__(cls, text: str, title: str = "", language: str = "") -> Text:
-        """Returns the text.
-
-        Args:
-            text: the text.
-            title: name of the text.
-            language: `mlir`, `cpp`, or empty.
-        """
-        value = super().__new__(cls, text)
-        value.title, value.language = title, language
-        return value
-
-    def __getnewargs__(self) -> tuple[str, str, str]:
-        return str(self), self.title, self.language
-
-    def _repr_html_(self) -> str | None:
-        return displayed("text", self)
-
-    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
-        printer.text(str(self))
 
 
 def level_text(compilation: Compilation, level: str) -> Text:
@@ -106,7 +62,7 @@ class Inspected:
     def kernels(self) -> Kernels:
         """The kernels: name, grid, least bytes and FLOP, predicted time, schedule, lines of Python, and `text`."""
         from ..target.attribute import on_cores
-        from .profile import kernels_of
+        from .kernels import kernels_of
 
         with one_at_a_time():
             return Kernels(kernels_of(self.compilation), on_cores(self.compilation.target))

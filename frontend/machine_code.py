@@ -24,7 +24,7 @@ from ..errors import CompileError, DeplodockError, ExecutionError
 from ..progress import steps
 from ..target.attribute import on_cores, stamp_comment
 from .compilation import Compilation
-from .profile import Kernel, kernels_of
+from .kernels import Kernel, kernels_of
 
 MOST_KERNELS = 16
 """Largest number of kernels that `-v` and `--profile` compile: those that are expected to take longest."""

@@ -34,8 +34,8 @@ from ..frontend.capture.export import capture
 from ..frontend.comparison import compare, tolerances
 from ..frontend.compilation import Compilation, compile_captured, fullest_step
 from ..frontend.executors import make_executor
+from ..frontend.kernels import Kernel, kernels_of
 from ..frontend.machine_code import MachineCode, longest_kernels
-from ..frontend.profile import Kernel, kernels_of
 from ..passes.analysis.host_memory import MEMORY_LIMIT, limit_of
 from ..passes.pass_manager import Observer, PrintChanges
 from ..passes.planning.choose import Candidate, rank

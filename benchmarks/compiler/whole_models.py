@@ -33,7 +33,7 @@ from deplodock.extras.llm.steps import cache_shape, capture_step, launches_of_la
 from deplodock.frontend.bench import Subject
 from deplodock.frontend.capture.features.memory_limit import LivePeak
 from deplodock.frontend.compilation import Compilation
-from deplodock.frontend.profile import kernels_of
+from deplodock.frontend.kernels import kernels_of
 
 ROOT = Path(__file__).resolve().parents[2]
 MODELS = [str(ROOT / "tests" / "data" / "models" / f"{name}.json") for name in ("tinyllama-1.1b", "qwen2.5-7b")]

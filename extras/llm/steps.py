@@ -315,7 +315,7 @@ def compile_model(
 def describe(compiled: CompiledModel) -> list[dict[str, Any]]:
     """Returns statistics of each step: numbers of kernels and launches, launches of each kind of layer, and bytes."""
     from ...backend.host.launch_plan import make_plan
-    from ...frontend.profile import kernels_of
+    from ...frontend.kernels import kernels_of
 
     descriptions: list[dict[str, Any]] = []
     for phase, compilation in compiled.compilations.items():

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 from ...backend.cpp.writer import sanitise
 from ...dialects.support.printing import quantity
-from ...frontend.profile import Cost, Kernel
+from ...frontend.kernels import Kernel
+from ...frontend.profile import Cost
 from ...target.attribute import on_cores
 from ...tools.reports import outcome_text
 from ...tools.tables import by_file, seconds, si

@@ -19,7 +19,8 @@ from ...dialects.support.calls import main_function
 from ...dialects.support.printing import quantity
 from ...errors import CompileError, DeplodockError
 from ...frontend.capture.source_locations import EXPRESSION
-from ...frontend.profile import Kernel, Profile, kernels_of, measured, predicted
+from ...frontend.kernels import Kernel, kernels_of
+from ...frontend.profile import Profile, measured, predicted
 from .origins import positions_of
 from .recording import PassRun, Recording, record
 

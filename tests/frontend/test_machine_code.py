@@ -21,8 +21,8 @@ from deplodock.backend.disassembly import Loop
 from deplodock.errors import CompileError, ExecutionError
 from deplodock.frontend import machine_code as machine
 from deplodock.frontend.compilation import Compilation
+from deplodock.frontend.kernels import kernels_of
 from deplodock.frontend.machine_code import KernelMachineCode, machine_code
-from deplodock.frontend.profile import kernels_of
 from deplodock.target.architectures import TARGETS
 from deplodock.tools.cli import main
 

@@ -15,7 +15,7 @@ from support import ROOT
 
 import deplodock
 from deplodock.extras.report.notebook.display import text_html
-from deplodock.frontend.inspection import Text
+from deplodock.frontend.texts import Text
 from deplodock.tools import cli
 
 NOTEBOOK = ROOT / "examples" / "notebook.ipynb"

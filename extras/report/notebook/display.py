@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 from ....backend.cpp.writer import HELPERS_MARK, HOST_MARK
 from ....dialects.support.printing import quantity
 from ....errors import DeplodockError
-from ....frontend.inspection import Inspected, Kernels, Text
+from ....frontend.inspection import Inspected, Kernels
+from ....frontend.texts import Text
 from ....tools.tables import seconds, si
 from ..html import Html, element, highlighted, joined, table
 

@@ -18,7 +18,8 @@ from typing import Any, get_args
 import click
 
 from ....errors import CompileError, presented
-from ....frontend.inspection import LevelName, Text
+from ....frontend.inspection import LevelName
+from ....frontend.texts import Text
 from .cells import cell_as_file, number_of_cell
 
 COMMANDS = ("compile", "run", "tune")
