@@ -18,6 +18,7 @@ from ...dialects.support.printing import quantity
 from ...dialects.tile.schedule import ScheduleAttr
 from ...errors import ScheduleError
 from ...frontend.compilation import Compilation
+from ...frontend.tuning.building import parse_schedule
 from ...frontend.tuning.search import Search
 from ...frontend.tuning.task import PLANNER
 from ...passes.pass_manager import collect_remarks, run_passes
@@ -35,10 +36,10 @@ from .parts import bar, legend, shown_parts
 from .program import ReportedProgram
 from .sections import Section
 
-SHOWN = 8
-"""Number of candidates of a nest that are listed, as in `--explain`."""
+SHOWN, LEAST_SHOWN, FEW_NESTS = 8, 3, 4
+"""Number of candidates of a nest that are listed, as in `--explain`, and in programs with more nests than the last."""
 
-POINTS, LEAST_POINTS, ALL_POINTS, CROSSES = 160, 24, 700, 24
+POINTS, LEAST_POINTS, ALL_POINTS, CROSSES = 160, 24, 500, 16
 """Numbers of drawn candidates: largest and smallest of a nest, of a page, and of refused ones of a nest."""
 
 MOST_REASONED = 300
@@ -108,17 +109,22 @@ def section(program: ReportedProgram) -> Section | None:
     if not nests:
         return None
     points = max(LEAST_POINTS, min(POINTS, ALL_POINTS // len(nests)))
-    prefix = paste_prefix(compilation)
+    prefix, rows = paste_prefix(compilation), SHOWN if len(nests) <= FEW_NESTS else LEAST_SHOWN
     parts = [
         _introduction(compilation.resolved),
         legend(),
-        *(_nest(n, compilation.resolved, points, prefix) for n in nests),
+        *(_nest(n, compilation.resolved, points, rows, prefix) for n in nests),
     ]
-    return Section("schedules", "Schedules", joined(parts), [data_of(n) for n in nests])
+    return Section("schedules", "Schedules", joined(parts), [data_of(n, rows) for n in nests])
 
 
-def data_of(nest: NestCandidates) -> dict[str, Any]:
-    """Returns the listed candidates as data: the text of the schedule, the cost, and the parts of the time."""
+def data_of(nest: NestCandidates, rows: int = SHOWN) -> dict[str, Any]:
+    """Returns candidates as data: the text of the schedule, the cost, and the parts of the time.
+
+    Args:
+        nest: the nest.
+        rows: number of candidates.
+    """
     listed = [
         {
             "schedule": str(c.schedule),
@@ -126,7 +132,7 @@ def data_of(nest: NestCandidates) -> dict[str, Any]:
             "seconds": c.prediction.seconds,
             "parts": shown_parts(c.prediction.parts),
         }
-        for c in nest.possible[:SHOWN]
+        for c in nest.possible[:rows]
         if c.prediction is not None
     ]
     chosen = str(nest.chosen.schedule)
@@ -182,6 +188,11 @@ def _chosen(info: NestInfo, schedule: ScheduleAttr, target: Target, took: float 
         return Shown(schedule, None, refused=error.reason, measured=took)
 
 
+def _of_text(nest: NestCandidates, text: str, target: Target) -> Shown:
+    """Returns a measured schedule of a nest with its prediction. `text`: the schedule."""
+    return _chosen(NestInfo(nest.nest), parse_schedule(text), target, nest.measured.get(text))
+
+
 def _measured(search: Search) -> dict[str, float]:
     """Returns the best measured seconds of each schedule of a search."""
     times = dict[str, float]()
@@ -223,13 +234,14 @@ def _introduction(target: Target) -> Html:
     return element("p", text, class_="note")
 
 
-def _nest(nest: NestCandidates, target: Target, points: int, prefix: str) -> Html:
+def _nest(nest: NestCandidates, target: Target, points: int, rows: int, prefix: str) -> Html:
     """Returns the candidates of one nest.
 
     Args:
         nest: the nest.
         target: the target.
         points: number of candidates that are drawn.
+        rows: number of candidates that are listed.
         prefix: fusion plan of lines to paste.
     """
     reduced = ", ".join(extents_text(group[0].sizes) for group in NestInfo(nest.nest).groups)
@@ -241,7 +253,7 @@ def _nest(nest: NestCandidates, target: Target, points: int, prefix: str) -> Htm
         [
             element("h3", title),
             _plots(nest, target, points),
-            _table(nest, prefix),
+            _table(nest, target, rows, prefix),
             _refused(nest),
         ]
     )
@@ -249,7 +261,7 @@ def _nest(nest: NestCandidates, target: Target, points: int, prefix: str) -> Htm
 
 def _plots(nest: NestCandidates, target: Target, points: int) -> Html:
     """Returns predicted times over the resources of a schedule as plots. Arguments as for `_nest`."""
-    shown, left_out = _sample(nest, points)
+    shown, left_out = _sample(nest, points, target)
     if not shown:
         return Html("")
     if on_cores(target.name):
@@ -257,7 +269,7 @@ def _plots(nest: NestCandidates, target: Target, points: int) -> Html:
     else:
         axes = [
             _Axis("shared memory of a block, KiB", lambda s, p: p.shared / 1024),
-            _Axis("occupancy, % of the threads of a multiprocessor", lambda s, p: _occupancy(s, p, target)),
+            _Axis("occupancy, % of the threads of a multiprocessor", lambda s, p: _occupancy(s, p, target), True),
         ]
     refused = nest.refused[:CROSSES]
     note = f"{quantity(left_out, 'candidate')} more are not drawn." if left_out > 0 else ""
@@ -272,28 +284,34 @@ def _occupancy(schedule: ScheduleAttr, prediction: Prediction, target: Target) -
 
 @dataclass(frozen=True)
 class _Axis:
-    """Horizontal axis of a plot. `value`: function of a schedule and its prediction."""
+    """Horizontal axis of a plot.
+
+    Attributes:
+        title: its text.
+        value: function of a schedule and its prediction.
+        is_second: true for the second plot of the same schedules.
+    """
 
     title: str
     value: Callable[[ScheduleAttr, Prediction], float]
+    is_second: bool = False
 
 
-def _sample(nest: NestCandidates, most: int) -> tuple[list[Shown], int]:
+def _sample(nest: NestCandidates, most: int, target: Target) -> tuple[list[Shown], int]:
     """Returns candidates to draw, and the number of the others: the best, some slower ones, all measured ones."""
     possible = nest.possible
     best, others = possible[: most // 2], possible[most // 2 :]
     step = max(1, -(-len(others) // max(1, most - len(best))))
     drawn = [*best, *others[::step]]
-    if nest.measured:
-        seen = {c.row for c in drawn}
-        drawn += [c for c in others if c.row not in seen and str(c.schedule) in nest.measured]
     shown = [
         Shown(
             c.schedule, c.prediction, c.cost, "", bool(c.predictions.spills[c.row]), nest.measured.get(str(c.schedule))
         )
         for c in drawn
     ]
-    if nest.chosen.prediction is not None and all(s.schedule != nest.chosen.schedule for s in shown):
+    texts = {str(s.schedule) for s in shown}
+    shown += [_of_text(nest, text, target) for text in nest.measured if text not in texts]
+    if str(nest.chosen.schedule) not in texts | nest.measured.keys():
         shown.append(nest.chosen)
     return shown, len(possible) - len(drawn)
 
@@ -337,12 +355,14 @@ def _plot(nest: NestCandidates, shown: Sequence[Shown], refused: Sequence[Candid
         parts.append(element("path", tip, d=f"M{cx} {bottom + 6:.0f}m-3 -3l6 6m0 -6l-6 6", class_="refused-point"))
     chosen = str(nest.chosen.schedule)
     for x, t, s in reversed(points):
-        parts.append(_point(at_x(x), at_y(t), t, s, str(s.schedule) == chosen, at_y))
+        parts.append(_point(at_x(x), at_y(t), t, s, str(s.schedule) == chosen, at_y, axis.is_second))
     title = f"{nest.name}: predicted time over {axis.title}, {quantity(len(points), 'candidate')}"
     return drawing(PLOT_WIDTH, bottom + BOTTOM + 4, title, parts, "plot")
 
 
-def _point(x: float, y: float, time: float, s: Shown, chosen: bool, at_y: Callable[[float], float]) -> Html:
+def _point(
+    x: float, y: float, time: float, s: Shown, chosen: bool, at_y: Callable[[float], float], brief: bool
+) -> Html:
     """Returns the point of a schedule: a ring if it is chosen, filled and with a stem if it was measured.
 
     Args:
@@ -351,10 +371,12 @@ def _point(x: float, y: float, time: float, s: Shown, chosen: bool, at_y: Callab
         s: the schedule.
         chosen: whether the program has the schedule.
         at_y: vertical position of a time in seconds.
+        brief: whether its tip leaves out the schedule.
     """
     text = f"{seconds(time)} predicted" + (f", {seconds(s.measured)} measured" if s.measured is not None else "")
     text += "; its registers would spill" if s.spills else ""
-    tip, parts = element("title", f"{'chosen: ' if chosen else ''}{text}: {_plain(s.schedule)}"), list[Html]()
+    text = f"{'chosen: ' if chosen else ''}{text}{'' if brief else f': {_plain(s.schedule)}'}"
+    tip, parts = element("title", text), list[Html]()
     if s.measured is not None:
         end = at_y(s.measured)
         parts.append(shape("path", d=f"M{coordinate(x)} {coordinate(y)}V{coordinate(end)}", class_="stem"))
@@ -379,14 +401,21 @@ def _plain(schedule: ScheduleAttr) -> str:
     return str(schedule).removeprefix("#tile.schedule")
 
 
-def _table(nest: NestCandidates, prefix: str) -> Html:
-    """Returns a table of the best candidates with the parts of their times, and lines to paste."""
+def _table(nest: NestCandidates, target: Target, most: int, prefix: str) -> Html:
+    """Returns a table of the best candidates with the parts of their times, and lines to paste.
+
+    The fastest measured schedules come first. `most`: number of measured schedules, and of others. Other arguments as
+    for `_nest`.
+    """
     chosen, rows = str(nest.chosen.schedule), list[list[object]]()
-    listed = [
-        Shown(c.schedule, c.prediction, c.cost, "", bool(c.predictions.spills[c.row])) for c in nest.possible[:SHOWN]
+    fastest = sorted(nest.measured, key=nest.measured.__getitem__)[:most]
+    best = [
+        Shown(c.schedule, c.prediction, c.cost, "", bool(c.predictions.spills[c.row])) for c in nest.possible[:most]
     ]
-    if all(str(s.schedule) != chosen for s in listed):
-        listed.insert(0, nest.chosen)
+    by_text = {str(s.schedule): s for s in (*best, nest.chosen)}
+    listed = [by_text[text] if text in by_text else _of_text(nest, text, target) for text in fastest]
+    listed += [s for s in (nest.chosen, *best) if str(s.schedule) not in fastest]
+    listed = [*{str(s.schedule): s for s in listed}.values()]
     widest = max([1e-12, *(sum(s.prediction.parts.values()) for s in listed if s.prediction is not None)])
     times = any(str(s.schedule) in nest.measured for s in listed)
     for number, s in enumerate(listed, 1):
@@ -404,7 +433,7 @@ def _table(nest: NestCandidates, prefix: str) -> Html:
         ]
         rows.append([*row, "" if took is None else seconds(took)] if times else row)
     heads = ["", "parts of the time", "limit", "resources", "to paste", "predicted", *(["measured"] if times else [])]
-    more = len(nest.possible) - min(len(nest.possible), SHOWN)
+    more = len(nest.possible) - len(best)
     note = f"{more} slower candidates are not listed." if more > 0 else ""
     return joined([table(heads, rows, 5, class_="candidates"), element("p", note, class_="note") if note else ""])
 

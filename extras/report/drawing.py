@@ -9,6 +9,9 @@ from .html import Html, element
 ROW, CHARACTER = 17.0, 6.7
 """Pixels of a line of text, and of a character of the code font at 11 pixels."""
 
+LABEL_LINE, SMALL_CHARACTER = 11.0, 6.0
+"""Pixels of a line of labels, and of a character at 10 pixels."""
+
 
 def coordinate(x: float) -> str:
     """Returns a coordinate as text with at most one decimal."""
@@ -37,6 +40,23 @@ def label(x: float, y: float, text: str, class_: str | None = None, anchor: str 
         anchor: `middle` or `end` of the text, or None for its start.
     """
     return shape("text", text, x=x, y=y, class_=class_, text_anchor=anchor)
+
+
+def edge_labels(ends: Sequence[tuple[float, float]], texts: Sequence[str]) -> list[Html]:
+    """Returns a label above the end of each edge, in a further line above if it would overlap another one.
+
+    Args:
+        ends: end of each edge.
+        texts: text of each edge.
+    """
+    labels, taken = list[Html](), list[tuple[float, float, float]]()
+    for (x, y), text in sorted(zip(ends, texts, strict=True)):
+        half, base = len(text) * SMALL_CHARACTER / 2 + 2, y - 5
+        while any(row == base and abs(x - center) < half + other for center, row, other in taken):
+            base -= LABEL_LINE
+        taken.append((x, base, half))
+        labels.append(label(x, base, text, "bytes", "middle"))
+    return labels
 
 
 def path(points: Sequence[tuple[float, float]], class_: str) -> Html:

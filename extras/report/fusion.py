@@ -23,7 +23,7 @@ from ...frontend.tuning.fusion_space import FusedKernel, FusionCut, FusionPrices
 from ...passes.pass_manager import collect_remarks, run_passes
 from ...passes.tensor.plan_fusion import PlanFusionPass
 from ...tools.tables import si
-from .drawing import CHARACTER, ROW, coordinate, drawing, label, path, shape, shortened
+from .drawing import CHARACTER, ROW, coordinate, drawing, edge_labels, label, path, shape, shortened
 from .graph import arrange
 from .html import Html, element, joined, table, to_paste
 from .program import ReportedProgram
@@ -202,7 +202,7 @@ def _introduction(prices: FusionPrices) -> Html:
     )
     if unpriced:
         text += (
-            f" {quantity(unpriced, 'other value')} may be stored, too; `deplodock compile --explain fusion` prices all."
+            f" {quantity(unpriced, 'other value')} may be stored, too; deplodock compile --explain fusion prices all."
         )
     return joined(
         [element("p", text, class_="note"), element("p", "this plan: ", to_paste(f"--schedule '{prices.schedule}'"))]
@@ -282,9 +282,7 @@ def draw(graph: Sequence[Node], values: Mapping[str, SSAValue], cuts: Mapping[st
     layout = arrange({i: _size(node, values) for i, node in enumerate(graph)}, edges)
     routes = [[(x + PAD, y + PAD) for x, y in route] for route in layout.routes]
     parts = [path(points, "edge") for points in routes]
-    for points, size in zip(routes, sizes_of_edges, strict=True):
-        x, y = points[-1]
-        parts.append(label(x, y - 5, f"{si(size)}B", "bytes", "middle"))
+    parts += edge_labels([points[-1] for points in routes], [f"{si(size)}B" for size in sizes_of_edges])
     for i, node in enumerate(graph):
         x, y = layout.corners[i]
         parts.append(_node(node, x + PAD, y + PAD, values, cuts, seconds))

@@ -14,7 +14,7 @@ from ...dialects.shapes.extents import ExtentError, extents_text, typical
 from ...dialects.support.printing import quantity
 from ...errors import ExecutionError, ShapeError
 from ...tools.tables import seconds, si
-from .drawing import CHARACTER, coordinate, drawing, label, path, shape, shortened
+from .drawing import CHARACTER, coordinate, drawing, edge_labels, label, path, shape, shortened
 from .graph import arrange
 from .html import Html, element, joined, table
 from .program import ReportedProgram
@@ -162,7 +162,9 @@ def _repetition(names: Sequence[str], at: int) -> tuple[int, int]:
 
 
 def _sentence(plan: LaunchPlan, memory: Memory | None, sizes: str) -> str:
-    text = f"A call has {quantity(len(plan.steps), 'step')}; {len(plan.launches)} of them launch kernels."
+    text = f"A call launches {quantity(len(plan.launches), 'kernel')}"
+    others = len(plan.steps) - len(plan.launches)
+    text += f" and has {quantity(others, 'other step')}." if others else "."
     if memory is None:
         return f"{text} Its sizes depend on data, so bytes are known when it runs."
     text += f" Memory: {si(memory.arguments)}B of arguments, {si(memory.results)}B of results,"
@@ -260,9 +262,8 @@ def graph(
     layout = arrange(sizes, [*edges])
     routes = [[(x + PAD, y + PAD) for x, y in route] for route in layout.routes]
     parts = [path(route, "edge") for route in routes]
-    for route, buffers in zip(routes, edges.values(), strict=True):
-        x, y = route[-1]
-        parts.append(label(x, y - 5, " + ".join(_bytes(plan.buffers[b]) for b in buffers[:2]), "bytes", "middle"))
+    texts_of_edges = [" + ".join(_bytes(plan.buffers[b]) for b in buffers[:2]) for buffers in edges.values()]
+    parts += edge_labels([route[-1] for route in routes], texts_of_edges)
     for i, row in enumerate(shown):
         x, y = layout.corners[i]
         width, height = sizes[i]

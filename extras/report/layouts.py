@@ -25,7 +25,7 @@ from .sections import Section
 SIDE, LINE = 32, 8
 """Largest number of rows and columns of a grid; number of rows into which a tile of one dimension is folded."""
 
-MOST_GRIDS, OPEN_GRIDS, MOST_NAMES = 24, 3, 6
+MOST_GRIDS, OPEN_GRIDS, MOST_NAMES = 12, 3, 6
 """Numbers of grids of a page, of open grids at first, and of listed names of tiles."""
 
 BANKS, BANK_BYTES = 32, 4

@@ -36,9 +36,8 @@ def bar(parts: Mapping[str, float], longest: float, total: float | None = None) 
     if total is not None:
         at = coordinate(min(total * scale, BAR_WIDTH - 1))
         shapes.append(shape("path", d=f"M{at} 0V{coordinate(BAR_HEIGHT)}", class_="total"))
-    texts = ", ".join(f"{name} {value * 1e6:.2f} us" for name, value in shown_parts(parts).items())
     size = {"width": coordinate(BAR_WIDTH), "height": coordinate(BAR_HEIGHT)}
-    return element("svg", *shapes, **size, class_="drawing bar", role="img", aria_label=texts)
+    return element("svg", *shapes, **size, class_="drawing bar", role="img", aria_label="parts of the time")
 
 
 def legend() -> Html:
