@@ -8,10 +8,10 @@ from typing import Any
 from ...passes.pass_manager import diff_lines
 from ...passes.pipelines import get_all_passes
 from ...tools.pass_help import help_pass
+from ...tools.recording import CHANGED, REFUSED, UNCHANGED, PassRun
 from ...tools.tables import seconds
 from .html import Html, element, joined, shortened
 from .program import ReportedProgram
-from .recording import CHANGED, REFUSED, UNCHANGED, PassRun
 from .sections import Section
 
 MARKS = {CHANGED: "●", UNCHANGED: "○", REFUSED: "✕"}

@@ -21,8 +21,9 @@ from ...errors import CompileError, DeplodockError
 from ...frontend.capture.source_locations import EXPRESSION
 from ...frontend.kernels import Kernel, kernels_of
 from ...frontend.profile import Profile, measured, predicted
+from ...tools.recording import PassRun, Recording
 from .origins import positions_of
-from .recording import PassRun, Recording, record
+from .recording import record
 
 if TYPE_CHECKING:
     from ...frontend.api import CompiledFunction

@@ -64,7 +64,7 @@ function point(window, line) { line.dispatchEvent(new window.PointerEvent("point
 
 function lights(document, window) {
   // For a sample of origins: number -> pane -> indices of the lit lines, after pointing at a line of the last pane.
-  const panes = [...document.querySelectorAll(".pane")], last = panes[panes.length - 1], result = {};
+  const panes = [...document.querySelectorAll("#levels .pane")], last = panes[panes.length - 1], result = {};
   const numbers = [...new Set(lines(last).flatMap(l => l.dataset.o ? l.dataset.o.split(" ") : []))];
   const step = Math.max(1, Math.floor(numbers.length / 6));
   for (const number of numbers.filter((_, i) => i %% step === 0)) {
