@@ -5,6 +5,8 @@ from __future__ import annotations
 import html
 import json
 import re
+import zlib
+from base64 import b64encode
 from collections.abc import Iterable, Sequence
 from functools import cache
 from typing import Any
@@ -93,6 +95,11 @@ def shortened(line: str) -> str:
     return line if left_out <= 0 else f"{line[:LONGEST_LINE]} … {left_out} characters left out"
 
 
+def packed(data: Any) -> str:
+    """Returns data as compressed JSON in base64, which `unpacked` of the page's script reads."""
+    return b64encode(zlib.compress(json.dumps(data).encode(), 9)).decode()
+
+
 class MlirLexer(RegexLexer):
     """Lexer of MLIR text."""
 
@@ -102,7 +109,7 @@ class MlirLexer(RegexLexer):
             (r"//[^\n]*", Comment),
             (r'"(?:[^"\\\n]|\\.)*"', String),
             # Lists of numbers are long, and read better without colours.
-            (r"\[[\d, -]+\]", Text),
+            (r"[\[\],]*-?\d+(?:[\[\], ]+-?\d+)+(?![\d.])|^ *-?\d+[\],]+|\[-?\d+\]", Text),
             (r"%[\w$.-]+(?:#\d+)?", Name.Variable),
             (r"@[\w$.-]+", Name.Function),
             (r"[#!][A-Za-z_][\w$.]*", Name.Decorator),

@@ -41,7 +41,7 @@ CONTEXT = 6
 LIST = "a list"
 """Label of folded continuation lines."""
 
-LONG_LIST, LONGEST_LIST = 8, 200
+LONG_LIST, LONGEST_LIST = 8, 40
 """Number of lines of an operation above which its list is folded, and above which the list is left out of the page."""
 
 CHIPS = re.compile(

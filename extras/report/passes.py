@@ -10,7 +10,7 @@ from ...passes.pipelines import get_all_passes
 from ...tools.pass_help import help_pass
 from ...tools.recording import CHANGED, REFUSED, UNCHANGED, PassRun
 from ...tools.tables import seconds
-from .html import Html, element, joined, shortened
+from .html import Html, element, joined, packed, shortened
 from .program import ReportedProgram
 from .sections import Section
 
@@ -26,7 +26,9 @@ def section(program: ReportedProgram) -> Section | None:
     names = dict.fromkeys(run.name for run in runs)
     documented = get_all_passes()
     help_texts = {name: help_pass(name, documented, None) for name in names if name in documented}
-    data = {"runs": [_data(run) for run in runs], "help": help_texts}
+    changed = [number for number, run in enumerate(runs) if run.before != run.after]
+    details = {"diffs": {number: _diff(runs[number]) for number in changed}, "help": help_texts}
+    data = {"runs": [_data(run) for run in runs], "details": packed(details)}
     counts = {state: sum(run.state == state for run in runs) for state in MARKS}
     legend = f"● {counts[CHANGED]} changed the program, ○ {counts[UNCHANGED]} changed nothing, "
     legend += f"✕ {counts[REFUSED]} left it unchanged for a reason or failed. Keys: j and k."
@@ -58,12 +60,13 @@ def _items(runs: Sequence[PassRun]) -> list[Html]:
     return items
 
 
+def _diff(run: PassRun) -> str:
+    return "\n".join(map(shortened, diff_lines(run.before.splitlines(), run.after.splitlines(), 3)))
+
+
 def _data(run: PassRun) -> dict[str, Any]:
     """Returns the facts of a pass that the script shows when it is selected."""
     data: dict[str, Any] = {"name": run.name, "text": run.text, "state": run.state}
-    if run.before != run.after:
-        lines = diff_lines(run.before.splitlines(), run.after.splitlines(), 3)
-        data["diff"] = "\n".join(map(shortened, lines))
     if run.remarks:
         data["remarks"] = [str(r) for r in run.remarks]
     for name in ("skipped", "verdict", "error"):

@@ -71,7 +71,7 @@ function lights(document, window) {
     const line = lines(panes.find(p => p.dataset.pane === "torch") || last).find(l => l.dataset.o === number);
     if (!line) continue;
     point(window, line);
-    const status = document.querySelector(".status").textContent, lit = {};
+    const status = document.querySelector("#levels .status").textContent, lit = {};
     for (const pane of panes) {
       lit[pane.dataset.pane] = lines(pane).flatMap(l => l.classList.contains("lit") ? [l.textContent.trim()] : []);
     }
@@ -97,16 +97,17 @@ async function check(frame) {
   press(document, window, String(result.sections.indexOf("levels") + 1));
   result.shown = document.querySelector("section.current").id;
   result.lit = lights(document, window);
-  const line = document.querySelector(".pane[data-pane=torch] .l[data-o]");
+  const line = document.querySelector("#levels .pane[data-pane=torch] .l[data-o]");
   if (line) {
     line.click();
-    result.pinned = document.querySelector(".status").textContent;
+    result.pinned = document.querySelector("#levels .status").textContent;
     press(document, window, "Escape");
-    result.released = document.querySelector(".status").textContent;
+    result.released = document.querySelector("#levels .status").textContent;
   }
   document.querySelector("nav a[data-section=passes]").click();
   const selected = () => document.querySelector(".run[aria-selected=true]").dataset.run;
   result.selected = [selected()];
+  for (let turn = 0; turn < 100 && !document.querySelector(".detail pre"); ++turn) await tick();
   for (const key of "jjk") { press(document, window, key); result.selected.push(selected()); }
   result.detail = document.querySelector(".detail").textContent;
   return result;

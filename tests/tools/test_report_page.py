@@ -5,13 +5,19 @@ from __future__ import annotations
 import html
 import json
 import re
+import zlib
+from base64 import b64decode
 from html.parser import HTMLParser
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
+import torch
 from support.browser import BROWSER, WIDTHS, checked_pages
+from support.layers import make_layer
 
+import deplodock
 from deplodock.tools import cli, dl_opt, terminal
 from deplodock.tools.tables import seconds
 
@@ -35,14 +41,13 @@ RMSNorm(64)(torch.randn(8, 64))
 """
 
 PROGRAMS = {
-    "relu": (["-c", "torch.relu(torch.randn(16, 32) @ torch.randn(32, 16) + torch.randn(16))"], "cpu"),
-    "gelu": (["-c", "F.gelu(nn.Linear(64, 64, dtype=torch.bfloat16)(torch.ones(64, 64).bfloat16()))"], "sm_90a"),
-    "attention": (
-        ["-c", "F.scaled_dot_product_attention(*torch.randn(3, 1, 2, 64, 32).half(), is_causal=True)"],
-        "sm_90a",
-    ),
+    "gelu": "F.gelu(nn.Linear(64, 64, dtype=torch.bfloat16)(torch.ones(64, 64).bfloat16()))",
+    "attention": "F.scaled_dot_product_attention(*torch.randn(3, 1, 2, 64, 32).half(), is_causal=True)",
 }
-"""Name of a page -> arguments and target of the command that writes it."""
+"""Name of a page -> expression."""
+
+MAX_PAGE = 2_000_000
+"""Largest page of a decoder layer, in characters."""
 
 LEVELS = ("torch", "tensor", "loop", "tile", "kernel", "cuda")
 
@@ -75,10 +80,44 @@ class Panes(HTMLParser):
 
 
 def written(folder: Path, command: str, arguments: list[str], *options: str) -> str:
-    """Returns the page that a command writes."""
+    """Returns the page that a command writes.
+
+    Args:
+        folder: folder for the file.
+        command: name of the command.
+        arguments: the program.
+        options: further options.
+    """
     path = folder / "page.html"
     assert cli.main([command, *arguments, "--record", "none", "--report", str(path), *options]) == 0
     return path.read_text(encoding="utf-8")
+
+
+def passes_of(page: str) -> Any:
+    """Returns the data of the section about passes."""
+    return json.loads(page[page.index('id="data">') + 10 :].partition("</script>")[0])["sections"]["passes"]
+
+
+def page_of_function(
+    function: Any, *shapes: tuple[int, ...], dtype: torch.dtype = torch.float32, target: str = "sm_90a"
+) -> str:
+    """Returns the page that `report` of a compiled function writes.
+
+    Args:
+        function: function or module.
+        shapes: shapes of its arguments.
+        dtype: their type.
+        target: name of the target.
+    """
+    arguments = tuple(torch.ones(shape, dtype=dtype) for shape in shapes)
+    compiled = deplodock.compile(function, arguments, target=target, record="none")
+    with TemporaryDirectory() as folder:
+        compiled.report(Path(folder, "page.html"))
+        return Path(folder, "page.html").read_text(encoding="utf-8")
+
+
+def _relu(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+    return torch.relu(x @ weight + bias)
 
 
 @pytest.fixture(scope="module")
@@ -138,11 +177,11 @@ def test_verdicts_equal_those_of_check_each(
     sentence = re.search(r"passes, (\d+) of them (.*)\n", capsys.readouterr().err)
     assert sentence
     assert f"{sentence[1]} of them {html.escape(sentence[2])}" in page
-    runs = json.loads(page[page.index('id="data">') + 10 :].partition("</script>")[0])["sections"]["passes"]["runs"]
+    data = passes_of(page)
+    runs, diffs = data["runs"], json.loads(zlib.decompress(b64decode(data["details"])))["diffs"]
     assert sum("same results" in run.get("verdict", "") for run in runs) == int(sentence[1])
-    changed = [run for run in runs if run["state"] == "changed"]
-    assert [bool(run.get("diff")) for run in changed] == [True] * len(changed)
-    assert not any(run.get("diff") for run in runs if run["state"] != "changed")
+    assert [*diffs] == [str(number) for number, run in enumerate(runs) if run["state"] == "changed"]
+    assert all(re.search(r"^[+-]", diff, re.M) for diff in diffs.values())
 
 
 def test_a_wrong_pass_is_named(rmsnorm: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -161,7 +200,7 @@ def test_a_wrong_pass_is_named(rmsnorm: Path, monkeypatch: pytest.MonkeyPatch) -
 
     monkeypatch.setattr(UseFastMathPass, "apply", apply)
     text = written(rmsnorm.parent, "compile", [str(rmsnorm)], "--check-each")
-    runs = json.loads(text[text.index('id="data">') + 10 :].partition("</script>")[0])["sections"]["passes"]["runs"]
+    runs = passes_of(text)["runs"]
     refused = [run for run in runs if run["state"] == "refused"]
     assert [run["name"] for run in refused] == ["loop-use-fast-math"]
     assert "changed the answer in the exact domain" in refused[0]["verdict"]
@@ -187,13 +226,17 @@ def test_check_each_needs_a_page(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.skipif(BROWSER is None, reason="needs Chromium")
-def test_pages_in_a_browser(page: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_pages_in_a_browser(page: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
     """No error, nothing outside of its pane, equal lights at all levels, and the keys, at three widths."""
-    pages = {"rmsnorm": page}
-    for name, (arguments, target) in PROGRAMS.items():
-        pages[name] = written(tmp_path, "compile", arguments, "--target", target)
-    capsys.readouterr()
+    pages = {"rmsnorm": page, "relu": page_of_function(_relu, (16, 32), (32, 16), (16,), target="cpu")}
+    pages |= {name: written(tmp_path, "compile", ["-c", code]) for name, code in PROGRAMS.items()}
+    if request.config.getoption("--pages") == "all":
+        layer = make_layer("tinyllama", torch.bfloat16, small=False)
+        size = 1, 64, layer.config.hidden_size
+        for target in ("sm_90a", "cpu"):
+            pages[f"tinyllama-{target}"] = page_of_function(layer, size, dtype=torch.bfloat16, target=target)
     print({name: f"{len(text) / 1000:.0f} kB" for name, text in pages.items()})
+    assert all(len(text) < MAX_PAGE for text in pages.values())
     findings = checked_pages(pages, tmp_path)
     assert len(findings) == len(pages) * len(WIDTHS)
     for name, result in findings.items():
@@ -204,6 +247,7 @@ def test_pages_in_a_browser(page: str, tmp_path: Path, capsys: pytest.CaptureFix
         assert result["released"].startswith("Point at a line")
         first, second, third, last = map(int, result["selected"])
         assert (second, third, last) == (first + 1, first + 2, first + 1)
+        assert "documentation" in result["detail"], result["detail"]
         assert result["lit"]
         for origin, lit in result["lit"].items():
             levels = [lines for pane, lines in lit.items() if not pane.startswith("source")]

@@ -11,6 +11,13 @@ function make(name, text = "", attributes = {}) {
   return element;
 }
 
+// Returns the data that `packed` of html.py has compressed.
+async function unpacked(text) {
+  const bytes = Uint8Array.from(atob(text), c => c.charCodeAt(0));
+  const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate"));
+  return JSON.parse(await new Response(stream).text());
+}
+
 // ---- sections ----
 document.documentElement.classList.add("js");
 const sections = $$("main > section");
@@ -187,7 +194,8 @@ START.machine = (section, data) => {
 // ---- passes ----
 START.passes = (section, data) => {
   const items = $$(".run", section), detail = $(".detail", section);
-  let selected = -1;
+  let selected = -1, details = null;
+  unpacked(data.details).then(result => { details = result; select(selected, false); });
 
   function select(number, scroll = true) {
     if (number < 0 || number >= items.length) return;
@@ -206,12 +214,15 @@ START.passes = (section, data) => {
       for (const remark of run.remarks) list.append(make("li", remark));
       parts.push(list);
     }
-    if (run.diff) parts.push(diff(run.diff));
-    else if (!run.skipped && !run.error) parts.push(make("p", "The program is unchanged.", { className: "note" }));
-    if (data.help[run.name]) {
+    const text = details && details.diffs[number], about = details && details.help[run.name];
+    if (text) parts.push(diff(text));
+    else if (!run.skipped && !run.error && run.state !== "changed") {
+      parts.push(make("p", "The program is unchanged.", { className: "note" }));
+    }
+    if (about) {
       const help = make("details");
-      help.open = !run.diff;
-      help.append(make("summary", "documentation"), make("pre", data.help[run.name], { className: "help" }));
+      help.open = !text;
+      help.append(make("summary", "documentation"), make("pre", about, { className: "help" }));
       parts.push(help);
     }
     detail.replaceChildren(...parts);
