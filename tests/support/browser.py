@@ -34,7 +34,7 @@ function outside(document, window) {
   if (page.scrollWidth > page.clientWidth) faults.push("the page is " + page.scrollWidth + " pixels wide");
   for (const element of document.querySelectorAll("main section.current *, header *, footer *")) {
     const box = element.getBoundingClientRect();
-    if (!box.width || !box.height) continue;
+    if (!box.width || !box.height || !element.checkVisibility()) continue;
     let frame = element.parentElement;
     while (frame && window.getComputedStyle(frame).overflowX === "visible") frame = frame.parentElement;
     const limit = frame && frame !== page && frame !== document.body ? null : page.clientWidth;
@@ -42,7 +42,7 @@ function outside(document, window) {
       faults.push(element.tagName + "." + element.className + " ends at " + Math.round(box.right));
     }
   }
-  const panes = [...document.querySelectorAll("section.current .pane:not([hidden])")];
+  const panes = [...document.querySelectorAll("section.current .pane")].filter(p => p.checkVisibility());
   for (const [i, pane] of panes.entries()) {
     const box = pane.getBoundingClientRect();
     for (const child of pane.children) {
