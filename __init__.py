@@ -40,6 +40,8 @@ _HOMES = {
     **dict.fromkeys(("CompileError", "DeplodockError"), ".errors"),
     **dict.fromkeys(("CompiledFunction", "compile"), ".frontend.api"),
     **dict.fromkeys(("CompiledModule", "compile_module"), ".frontend.modules"),
+    # A star import does not replace Python's `print`, because `__all__` lacks the name.
+    "print": ".passes.printing:print_value",
 }
 
 
@@ -47,7 +49,8 @@ def __getattr__(name: str) -> Any:
     if name not in _HOMES or __name__ != "deplodock":
         return _other_attribute(name)
     try:
-        return getattr(import_module(_HOMES[name], __name__), name)
+        module, _, attribute = _HOMES[name].partition(":")
+        return getattr(import_module(module, __name__), attribute or name)
     except ModuleNotFoundError as error:
         from .errors import MissingPackageError, missing_package
 
@@ -74,7 +77,7 @@ def _other_attribute(name: str) -> Any:
 def __dir__() -> list[str]:
     from .plugins import plugins
 
-    return sorted([*__all__, *plugins("deplodock.api", _HOMES, "function"), "__version__"])
+    return sorted([*_HOMES, *plugins("deplodock.api", _HOMES, "function"), "__version__"])
 
 
 def load_ipython_extension(shell: Any) -> None:

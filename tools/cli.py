@@ -57,6 +57,16 @@ _PLANS = (
 """Options that replace decisions of the planner."""
 
 
+_PRINT = click.option(
+    "--print",
+    "print_values",
+    multiple=True,
+    metavar="[tile:|kernel:][KERNEL:]VALUE[INDEX]",
+    help="Print a value of a kernel when it runs, by its name in `--ir tile` (or kernel): '%7', 'k0:%7[3,*]'.",
+)
+"""Option that inserts operations that print."""
+
+
 def _program_options(target: str, planned: bool = True) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Returns a decorator that adds the options of all commands on programs.
 
@@ -95,6 +105,7 @@ def _program_options(target: str, planned: bool = True) -> Callable[[Callable[..
                 metavar="PASS:after=NAME",
                 help="Add a pass, a plugin's say, to the default ones, after (or before=) the pass NAME.",
             ),
+            *((_PRINT,) if planned else ()),
             click.option(
                 "--strategy",
                 type=click.Choice(["model", "simple"]),
@@ -247,10 +258,14 @@ def run(context: click.Context, params: Params) -> None:
         with steps("loading PyTorch"):
             from ..frontend.executors import check_executor
             from . import measuring, reports
-            from .versions import executor_of_text, judge_edited, versions_of
+            from .versions import executor_of_kernels, executor_of_text, judge_edited, versions_of
         check_executor(params.executor)
         choose_target(params, params.executor)
-        executor = params.executor if params.kernel_text is None else executor_of_text(params.target, params.executor)
+        executor = params.executor
+        if params.kernel_text is not None:
+            executor = executor_of_text(params.target, executor)
+        elif params.print_values:
+            executor = executor_of_kernels(params.target, executor)
         if params.bench:
             measuring.check_timing(params.target, params.executor)
         program = _load(params, [], facts(context, params))

@@ -38,8 +38,13 @@ class IrSource(Source):
     mode = "a program of IR"
     about = {"run": "A PROGRAM.mlir, which is IR at any level, is compared with an interpreter of that level."}
     modes = {
-        "compile": {"a program of IR": FILE | {"target", "pipeline", "ir", "helpers", "output", *IR_OPTIONS}},
-        "run": {"a program of IR": FILE | {"target", "pipeline", "seed", "executor", "kernel_text", *IR_OPTIONS}},
+        "compile": {
+            "a program of IR": FILE | {"target", "pipeline", "ir", "helpers", "output", "print_values", *IR_OPTIONS}
+        },
+        "run": {
+            "a program of IR": FILE
+            | {"target", "pipeline", "seed", "executor", "kernel_text", "print_values", *IR_OPTIONS}
+        },
     }
     refusals = {"tune": "expected a FILE.py, but got IR; `deplodock run {file}` runs it"}
 

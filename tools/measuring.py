@@ -67,7 +67,7 @@ def measure_more(
                 for arm, t in times.items()
             ]
             write_plot(params.plot, bars(f"Times of {loaded.compilation.target}: {params.code or params.file}", shown))
-    elif outcome["executor"] == "cpu" and not (params.profile or params.predict or params.trace):
+    elif outcome["executor"] == "cpu" and not (params.profile or params.predict or params.trace or params.print_values):
         times = quick_look(loaded.subject, loaded.compiled, others)
         outcome["bench"] = {"times": {"call": {name: t.as_dict() for name, t in times.items()}}}
         parts += [f"{name}: {seconds(t.median)}" for name, t in times.items()]

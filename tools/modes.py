@@ -48,7 +48,7 @@ _RUNNING = "executor bench profile predict plot trace kernel_text against".split
 _NOTED = COMPILER - {"target"} | {"dynamic", "fallback"}
 """Options that printed texts name in their first lines, if they are set."""
 
-_PROGRAM = FILE | COMPILER | {"code", "fallback", "dynamic", "seed", "verbose"}
+_PROGRAM = FILE | COMPILER | {"code", "fallback", "dynamic", "seed", "verbose", "print_values"}
 
 Modes = Mapping[str, Set[str]]
 """Mode of a command -> the parameters that are read in it."""
@@ -230,6 +230,22 @@ def plugin_options(command: str) -> tuple[click.Option, ...]:
     return tuple(added)
 
 
+def printing(values: Sequence[str]) -> str:
+    """Returns the insertion of the pass that prints values of kernels (`--print`).
+
+    One pass prints all values, because it changes the numbers of values without a name.
+
+    Raises:
+        UsageError: the values are of two levels.
+    """
+    levels = [value.partition(":")[0] if value.startswith(("tile:", "kernel:")) else "tile" for value in values]
+    if len(set(levels)) > 1:
+        raise click.UsageError("--print takes values of one level, but got values of the levels tile and kernel")
+    where = {"tile": "before=convert-tile-to-kernel", "kernel": "after=host-update-in-place"}[levels[0]]
+    names = ",".join(f'"{value.removeprefix(f"{levels[0]}:")}"' for value in values)
+    return f"{levels[0]}-print-values{{values={names}}}:{where}"
+
+
 class OptionalValue(click.Option):
     """Option that takes one of a few values. Without a value it has the first one.
 
@@ -266,6 +282,8 @@ class FileCommand(click.Command):
     def invoke(self, ctx: click.Context) -> Any:
         params = Params(**ctx.params)
         check_given(params)
+        if values := getattr(params, "print_values", ()):
+            params.insert = (*params.insert, printing(values))
         handler = handler_of(str(self.name), params.file) or self.callback
         assert handler is not None
         return handler(ctx, params)
@@ -339,6 +357,9 @@ def check_given(params: Params) -> None:
         ("--schedule", "--pipeline", None not in (params.options["schedule"], params.pipeline)),
         ("--against", "--pipeline", bool(getattr(params, "against", ())) and params.pipeline is not None),
         ("-vv", "--json", params.verbose > 1 and params.as_json),
+        *(("--print", f"--{name}", _prints_and(params, name)) for name in ("pipeline", "bench", "profile", "trace")),
+        ("--print", "--json", params.as_json and _prints_and(params, "executor")),
+        ("--print", "--executor reference", getattr(params, "executor", "") == "reference" and _prints_and(params)),
     ):
         if both:
             raise click.UsageError(f"{first} and {second} exclude each other")
@@ -348,6 +369,11 @@ def check_given(params: Params) -> None:
         raise click.UsageError("--against is timed by --bench, or by --profile kernel by kernel: give one of them")
     if params.code is None and params.file is None:
         raise click.UsageError("give either -c EXPRESSION or a FILE.py")
+
+
+def _prints_and(params: Params, name: str = "print_values") -> bool:
+    """Returns true if the options `--print` and `name` are both set."""
+    return bool(getattr(params, "print_values", ())) and bool(getattr(params, name, None))
 
 
 def choose_target(params: Params, executor: str = "auto") -> None:

@@ -119,16 +119,22 @@ def _read(file: str) -> str:
 
 
 def executor_of_text(target: str, executor: str) -> str:
-    """Returns the executor of an edited text: `auto` is the emulator for a GPU that is not here.
+    """Returns the executor of an edited text (`executor_of_kernels`).
 
     Raises:
         KernelTextError: the executor does not run a text.
     """
-    from ..frontend.executors import cuda_missing
-
     if executor in ("simulator", "reference"):
         reason = f"expected an executor that runs the text (cpu, cuda or emulator), but got {executor}"
         raise KernelTextError(reason, argument="--kernel-text")
+    return executor_of_kernels(target, executor)
+
+
+def executor_of_kernels(target: str, executor: str) -> str:
+    """Returns the executor that runs kernels: `auto` is the emulator, and not the reference, for a GPU that is not
+    here."""
+    from ..frontend.executors import cuda_missing
+
     return "emulator" if executor == "auto" and not on_cores(target) and cuda_missing() else executor
 
 

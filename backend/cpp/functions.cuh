@@ -96,6 +96,14 @@ static __device__ long long asserted(long long x, bool holds, const char* what) 
 //// host
 { if (!holds) emu_assert(what, x); return x; }
 
+//// print_line
+template <class... Values> static __device__ void print_line(const char* format, Values... values) {
+  printf(format, values...);
+  asm volatile("" ::: "memory");
+}
+//// host
+{ emu_print(format, values...); }
+
 //// inf32
 static __device__ float inf32() { return __uint_as_float(0x7f800000u); }
 

@@ -9,11 +9,13 @@ The variable of a loop-carried value is declared before the loop and updated in 
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
 from xdsl.dialects import scf
+from xdsl.dialects.builtin import f32
 from xdsl.ir import Block, Operation, SSAValue
 
 from ...dialects import kernel
@@ -23,7 +25,7 @@ from ...dialects.shapes.ranges import trip_count
 from ...dialects.support.locations import refused
 from ...errors import CompileError
 from ...plugins import rule_of
-from .expressions import PRINTERS_GROUP, Expr, Register, add, c_type, terms
+from .expressions import AND, PRINTERS_GROUP, UNARY, Expr, Register, add, c_type, terms
 from .memory import memory_name, print_atomic, print_load, print_store
 from .ordering import Butterfly, Group, Ordering, Statement, registers, roots, same_line
 from .writer import Variable, Writer, hint_of
@@ -433,11 +435,33 @@ def print_if(outer: Statements, op: scf.IfOp) -> None:
                 inner.copy(value, variable)
 
 
+def print_values(statements: Statements, op: kernel.PrintOp) -> None:
+    """Prints `kernel.print`: a call of `printf` for each register."""
+    writer, t = statements.writer, element_type(op.value.type)
+    writer.use("print_line")
+    number = "%.9g" if is_float(t) else "%lld"
+    at = ", ".join(["%lld"] * len(op.indices))
+    label = re.sub(r"[^ -~]", "?", op.label.data).replace("%", "%%")
+    text = json.dumps(f"{label}[{at}] = {number}\n").replace("??", "?\\?")
+    with writer.registers_loop(registers(op.value)) as r:
+        value = writer.read(op.value, r)
+        if is_float(t):
+            value = writer.scalars.cast(value, t, f32) if element_bytes(t) < 4 else value
+        words = [f"(long long){writer.read(i, r).at(UNARY)}" for i in op.indices]
+        words.append(f"({'double' if is_float(t) else 'long long'}){value.at(UNARY)}")
+        held = [
+            writer.read(v, at_register).at(AND) for v, at_register in ((op.mask, r), (op.predicate, 0)) if v is not None
+        ]
+        guard = f"if ({' && '.join(held)}) " if held else ""
+        writer.line(f"{guard}print_line({', '.join([text, *words])});")
+
+
 PRINTERS: Mapping[type, Printer] = {
     kernel.SubviewOp: print_subview,
     kernel.LoadOp: lambda s, op: print_load(s.writer, op),
     kernel.StoreOp: lambda s, op: s.store(op),
     kernel.AtomicRmwOp: lambda s, op: print_atomic(s.writer, op),
+    kernel.PrintOp: print_values,
     kernel.BarrierOp: lambda s, _: s.writer.line("__syncthreads();"),
     kernel.SharedOp: lambda s, op: None,  # declared at the top of the kernel
     kernel.IdOp: lambda s, op: s.identify(op),

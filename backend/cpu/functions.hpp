@@ -2,6 +2,14 @@
 // a program includes when it needs them (`//// KEY needs KEYS`, as in functions.cuh). Math functions are minimax
 // polynomials (Remez) without branches.
 
+//// print_line
+extern "C" int printf(const char*, ...);
+extern "C" int fflush(void*);
+template <class... Values> static void print_line(const char* format, Values... values) {
+  printf(format, values...);
+  fflush(nullptr);
+}
+
 //// vector.fused
 // fused(a, b, c) = a * b + c with one rounding. It uses the intrinsics of g++ where they exist. g++ also vectorizes
 // loops over arrays, but its compile time grows with the square of the number of arrays.

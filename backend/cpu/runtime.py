@@ -26,7 +26,7 @@ from xdsl.dialects import scf
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.ir import Block
 
-from ...dialects.kernel import AtomicRmwOp, FuncOp, PanelFmaOp, kernel_names
+from ...dialects.kernel import AtomicRmwOp, FuncOp, PanelFmaOp, PrintOp, kernel_names
 from ...dialects.payload import AssertOp
 from ...dialects.shapes.binding import Sizes
 from ...dialects.shapes.ranges import trip_count
@@ -135,7 +135,7 @@ class CpuKernel:
     Attributes:
         number: index of the kernel in the text.
         work: estimated element operations of a block.
-        serial: whether all blocks must run on one core, because they update the same elements with atomics.
+        serial: whether all blocks must run on one core, because they update the same elements with atomics, or print.
     """
 
     number: int
@@ -170,7 +170,7 @@ class CpuPlan:
         functions = [op for op in module.body.ops if isinstance(op, FuncOp)]
         kernels = {
             names[f.sym_name.data]: CpuKernel(
-                i, _work(f.body.block), any(isinstance(op, AtomicRmwOp) for op in f.walk())
+                i, _work(f.body.block), any(isinstance(op, AtomicRmwOp | PrintOp) for op in f.walk())
             )
             for i, f in enumerate(functions)
         }

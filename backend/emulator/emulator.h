@@ -103,4 +103,5 @@ void emu_vector_access(const void* address, unsigned size);
 void emu_atomic_access(void* address, unsigned size);
 [[noreturn]] void emu_trap(int line, const char* message);
 [[noreturn]] void emu_assert(const char* message, long long value);
+void emu_print(const char* format, ...);
 }

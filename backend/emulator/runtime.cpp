@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdarg>
 #include <cstdio>
 #include <cstring>
 #include <map>
@@ -285,8 +286,12 @@ void on_signal(int number, siginfo_t*, void*) {
   abort_launch();
 }
 
+// Whether emu_print prints: in the run with the first order of threads.
+bool prints = true;
+
 // Runs the launch that set_launch has set up, block after block. Returns 1 if an error ended it early, else 0.
 int run_launch(u64 seed) {
+  prints = seed == 0;
   launch.first_serial = detector.first_of_launch = detector.serial + 1;
   stack_t alternative{}, old_stack{};
   static unsigned char signal_stack[64 * 1024];
@@ -480,6 +485,16 @@ void emu_trap(int line, const char* message) {
 void emu_assert(const char* message, long long value) {
   report("assertion", std::string(message) + ": " + std::to_string(value), 0);
   abort_launch();
+}
+
+// Prints a line of the kernel, in the run with the first order of threads only.
+void emu_print(const char* format, ...) {
+  if (!prints) return;
+  va_list values;
+  va_start(values, format);
+  vprintf(format, values);
+  va_end(values);
+  fflush(stdout);
 }
 
 #include "sm90_calls.h"

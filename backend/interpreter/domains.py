@@ -199,9 +199,13 @@ class TypedDomain:
     """Scalar domain in which values have their element type.
 
     Every operation is rounded to the type. A reduction accumulates in float64 and is rounded once.
+
+    Attributes:
+        has_values: whether floats are numbers that can be printed.
     """
 
     name = "typed"
+    has_values = True
 
     def dtype(self, element: Attribute) -> np.dtype[Any]:
         """Returns the NumPy type that stores an element of the type `element`."""

@@ -246,6 +246,7 @@ class ExactDomain(TypedDomain):
     """Scalar domain in which floats are codes of residues, as uint64. Results may only be compared for equality."""
 
     name = "exact"
+    has_values = False
 
     def __init__(self) -> None:
         self._codes: dict[int, tuple[Array, Array]] = {}

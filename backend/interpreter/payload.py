@@ -18,7 +18,8 @@ from xdsl.interpreter import Interpreter, InterpreterFunctions, OpImplResult, Py
 from xdsl.ir import Attribute, Operation, SSAValue
 
 from ...dialects import loop, payload, tensor
-from ...dialects.payload import element_type
+from ...dialects.payload import element_type, is_float
+from ...dialects.payload.prints import PrintingOp
 from ...dialects.shapes.binding import Sizes
 from ...dialects.support.locations import location_text
 from ...dialects.tensor import ReductionKind
@@ -168,6 +169,25 @@ def stop(op: payload.AssertOp, value: Any, wrong: Any) -> None:
     operator, _, reason = op.message.data.rpartition(": ")
     place = location_text(op) or (op.place and op.place.data)
     raise ExecutionError(f"{reason}: {int(value[wrong][0])}", operator=operator, location=place)
+
+
+def print_elements(op: PrintingOp, value: Any, indices: Sequence[Any], mask: Any, domain: TypedDomain) -> None:
+    """Prints a line for each element of a value, in row-major order. The exact domain has no values to print.
+
+    Args:
+        op: the operation that prints.
+        value: the elements.
+        indices: array for each printed index.
+        mask: elements that are printed.
+        domain: domain of the elements.
+    """
+    if not domain.has_values:
+        return
+    value, mask, *indices = np.broadcast_arrays(value, mask, *indices)
+    number = "{:.9g}" if is_float(op.value.type) else "{:d}"
+    for element, *at in zip(value[mask], *(i[mask] for i in indices), strict=True):
+        shown = number.format(float(element) if is_float(op.value.type) else int(element))
+        print(f"{op.label.data}[{', '.join(str(int(i)) for i in at)}] = {shown}")
 
 
 def _by_table(self: PayloadFunctions, interpreter: Interpreter, op: Operation, args: PythonValues) -> Any:

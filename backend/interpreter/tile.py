@@ -30,6 +30,7 @@ from ...dialects.tile.copies import tiles_of
 from ...errors import ExecutionError
 from .affine_access import coordinates, evaluate, fetch, inside, within
 from .domains import Array, TypedDomain, combine_values, ranked, reduce_value, scan_value, scatter_into
+from .payload import print_elements
 
 
 @dataclass(eq=False)
@@ -418,6 +419,17 @@ class TileFunctions(ScfFunctions):
         if wrong.any():
             at = tuple(int(np.atleast_1d(w)[int(np.argmax(wrong))]) for w in where)
             raise ExecutionError(f"element {at} is written twice, with different values")
+        return ()
+
+    @impl(tile.PrintOp)
+    def print_tile(self, interpreter: Interpreter, op: tile.PrintOp, args: PythonValues) -> PythonValues:
+        rank, count = len(shape_of(op.value.type)), len(op.indices)
+        value, *indices = (ranked(a, 1 + rank) for a in args[: 1 + count])
+        mask = self.active.reshape((-1,) + (1,) * rank)
+        if op.mask is not None:
+            mask = mask & ranked(args[1 + count], 1 + rank)
+        whole = np.broadcast_to(value, (len(self.active), *shape_of(op.value.type)))
+        print_elements(op, whole, indices, mask, self.domain)
         return ()
 
     @impl(tile.SliceOp)

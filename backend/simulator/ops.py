@@ -17,9 +17,10 @@ from ...dialects import kernel
 from ...dialects.kernel.memory import shape_of_memory
 from ...dialects.kernel.wgmma import AsyncAccumulatorsType
 from ...dialects.layouts.linear import LANES, combine
-from ...dialects.payload import element_type, shape_of
+from ...dialects.payload import element_type, is_vector, shape_of
 from ...dialects.tensor import ReductionKind
 from ..interpreter.domains import Array, combine_values, ranked, reduce_value
+from ..interpreter.payload import print_elements
 from .machine import Access, Barrier, Machine, Scope, combine_global, load, register_offsets, store_global, store_shared
 from .memory import SharedBuffer
 from .tensor_cores import load_matrices, mma, store_matrices, tma_load, tma_store, wgmma
@@ -85,6 +86,17 @@ def _atomic_rmw(m: Machine, op: kernel.AtomicRmwOp, v: Scope) -> None:
     buffer = v[op.memory]
     with _where(m, op.predicate, v):
         combine_global(m, op, buffer, _access(m, op, v), registers(v[op.value], op.value))
+
+
+def _print(m: Machine, op: kernel.PrintOp, v: Scope) -> None:
+    def elements(value: SSAValue) -> Array:
+        return registers(v[value], value) if is_vector(value.type) else ranked(v[value], 2)[:, :, None]
+
+    with _where(m, op.predicate, v):
+        mask = m.active[:, :, None] if op.mask is None else m.active[:, :, None] & elements(op.mask)
+        value = elements(op.value)
+        whole = np.broadcast_to(value, (*m.active.shape, value.shape[-1]))
+        print_elements(op, whole, [elements(i) for i in op.indices], mask, m.domain)
 
 
 def _copy_async(m: Machine, op: kernel.CopyAsyncOp, v: Scope) -> None:
@@ -222,6 +234,7 @@ OPERATIONS: dict[type[Operation], Callable[[Machine, Any, Scope], Any]] = {
     kernel.LoadOp: _load,
     kernel.StoreOp: _store,
     kernel.AtomicRmwOp: _atomic_rmw,
+    kernel.PrintOp: _print,
     kernel.SubviewOp: _subview,
     kernel.CopyAsyncOp: _copy_async,
     kernel.ShuffleXorOp: _shuffle_xor,

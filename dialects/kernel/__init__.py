@@ -19,7 +19,7 @@ number. Shared memory is `memref<..., "shared">`. The host program, `func.func @
 launches, and loops of launches on slices of buffers.
 
 `memory.py` has loads and stores, `registers.py` operations on registers and lanes, `mma.py` and `wgmma.py` tensor
-cores, `copies.py` asynchronous copies, `barriers.py` mbarriers, warp specialisation and clusters.
+cores, `copies.py` asynchronous copies, `barriers.py` mbarriers, warp specialisation and clusters, `prints.py` printing.
 """
 
 # pyright: reportUnusedImport=false
@@ -64,6 +64,7 @@ from .barriers import *
 from .copies import *
 from .memory import *
 from .mma import *
+from .prints import PrintOp
 from .registers import *
 from .wgmma import *
 

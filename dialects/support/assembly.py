@@ -42,6 +42,7 @@ from xdsl.irdl import AnyAttr, IRDLOperation, VarConstraint, VarOperandDef, Veri
 from xdsl.irdl.declarative_assembly_format import (
     AttributeVariable,
     CustomDirective,
+    OptionalOperandVariable,
     ParsingState,
     PrintingState,
     RegionVariable,
@@ -256,12 +257,12 @@ class Body(CustomDirective):
 
 @irdl_custom_directive
 class DefinedTypes(CustomDirective):
-    """Directive without text: the operands of a list have the types of their definitions."""
+    """Directive without text: the operands of a list, or an optional one, have the types of their definitions."""
 
     types: TypeDirective
 
     def parse(self, parser: Parser, state: ParsingState) -> None:
-        assert isinstance(self.types.inner, VariadicOperandVariable)
+        assert isinstance(self.types.inner, VariadicOperandVariable | OptionalOperandVariable)
         types = list[Attribute]()
         for operand in cast(Sequence[UnresolvedOperand], state.operands[self.types.inner.index] or ()):
             values = parser.ssa_values.get(operand.operand_name, ())

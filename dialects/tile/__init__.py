@@ -15,7 +15,8 @@ The arguments of a kernel are buffers in global memory, results last. A kernel n
 pure.
 
 `kernel.py` has kernels and synchronous operations, `copies.py` asynchronous copies and warp specialisation,
-`async_dot.py` asynchronous dots, `row_cache.py` the row cache and clusters, `schedule.py` the schedule.
+`async_dot.py` asynchronous dots, `row_cache.py` the row cache and clusters, `prints.py` printing, `schedule.py` the
+schedule.
 """
 
 # pyright: reportUnusedImport=false
@@ -29,6 +30,7 @@ from ..support.assembly import definitions
 from .async_dot import *
 from .copies import *
 from .kernel import *
+from .prints import PrintOp
 from .row_cache import *
 from .schedule import ScheduleAttr
 

@@ -154,6 +154,11 @@ def _(op: tile.ScanOp) -> Iterable[Sequence[SSAValue]]:
     return [(op.source, op.result), (op.init, op.carry)]
 
 
+@tied.register
+def _(op: tile.PrintOp) -> Iterable[Sequence[SSAValue]]:
+    return [[*op.operands]]
+
+
 @tied.register(tile.LoadOp)
 @tied.register(tile.StoreOp)
 @tied.register(tile.AtomicRmwOp)

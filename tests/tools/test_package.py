@@ -99,7 +99,7 @@ def test_every_imported_package_is_a_dependency() -> None:
 
 def test_completion_offers_the_public_names() -> None:
     plugins = ["Artifact", "from_jax", "from_onnx", "load", "report", "save"]
-    assert dir(deplodock) == sorted([*deplodock.__all__, *plugins, "__version__"])
+    assert dir(deplodock) == sorted([*deplodock.__all__, "print", *plugins, "__version__"])  # no star import of print
 
 
 def test_every_pattern_of_data_matches() -> None:

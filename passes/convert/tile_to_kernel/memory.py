@@ -238,6 +238,15 @@ def store(out: Lowering, op: Write) -> None:
     out.add_op(kernel.StoreOp(**parts) if isinstance(op, tile.StoreOp) else kernel.AtomicRmwOp(op.kind.data, **parts))
 
 
+@lowers(tile.PrintOp)
+def lower_print(out: Lowering, op: tile.PrintOp) -> None:
+    """Prints the registers of a tile; only the first thread that holds an element prints it."""
+    layout, registers = out.layout(op.value).compact()
+    value, *indices = (out.picked(out.vector(v), registers) for v in (op.value, *op.indices))
+    mask = None if op.mask is None else out.picked(out.vector(op.mask), registers)
+    out.add_op(kernel.PrintOp(op.label, value, indices, mask, holder_predicate(out, layout)))
+
+
 @dataclass(frozen=True)
 class SharedPlace:
     """Offsets of a thread's registers in a shared buffer, as `kernel.load` and `kernel.store` take them.
