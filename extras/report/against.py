@@ -8,6 +8,8 @@ from __future__ import annotations
 import json
 import math
 import re
+import zlib
+from base64 import b64decode, b64encode
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from difflib import unified_diff
@@ -23,6 +25,9 @@ from .program import ReportedProgram
 from .sections import Section
 
 OPTION = "--report-against"
+
+MOST_BYTES = 64 << 20
+"""Bytes of the largest text of another run that is read."""
 
 MOST_DIFF = 600
 """Largest number of lines of the diff that the page shows."""
@@ -120,7 +125,10 @@ def run_of(program: ReportedProgram) -> RecordedRun | None:
 def recorded(program: ReportedProgram) -> dict[str, Any] | None:
     """Returns the record of a program's run as data of its page, or None if the program has no kernels."""
     run = run_of(program)
-    return None if run is None else asdict(run)
+    if run is None:
+        return None
+    packed = b64encode(zlib.compress(run.text.encode(), 9)).decode()
+    return {**asdict(run), "text": "", "zlib": packed}
 
 
 def read_run(path: str) -> RecordedRun:
@@ -139,7 +147,7 @@ def read_run(path: str) -> RecordedRun:
         data = json.loads(page[1] if page is not None else text)
         run = data.get("run") if page is not None else _of_json(data)
         return _checked(run)
-    except (ValueError, TypeError, KeyError, AttributeError):
+    except (ValueError, TypeError, KeyError, AttributeError, zlib.error):
         reason = f"expected a page of --report or the output of `compile --json`, but got {path} without a run;"
         reason += " write it again with `deplodock compile ... --report FILE.html`"
         raise CompileError(reason, argument=OPTION) from None
@@ -177,6 +185,8 @@ def _checked(data: Mapping[str, Any]) -> RecordedRun:
     title, command, target, source, text = (
         str(data[name]) for name in ("title", "command", "target", "source", "text")
     )
+    if packed := data.get("zlib"):
+        text = zlib.decompressobj().decompress(b64decode(packed, validate=True), MOST_BYTES).decode()
     return RecordedRun(title, command, target, source, tuple(kernels), text)
 
 

@@ -37,6 +37,9 @@ MOST_FRAMES, MOST_ROWS, MOST_ARGUMENTS = 60, 26, 6
 
 If there are more arguments, those with one reader are listed in it."""
 
+FASTER = 0.999
+"""Share of the plan's predicted time below which the other decision about a value is marked as faster."""
+
 FRAME_WIDTH, HEAD, GUTTER, PAD = 330.0, 24.0, 30.0, 8.0
 """Pixels: width of a kernel, height of its head, width of the lines between its values, margin."""
 
@@ -138,7 +141,9 @@ def graph_of(function: FuncOp, kernels: Sequence[FusedKernel], names: Mapping[tu
     order = {op: i for i, op in enumerate(function.body.block.ops)}
     for kernel in kernels:
         nest = names.get((function.sym_name.data, kernel.root), "")
-        visible = [n for n in (*kernel.computed, kernel.root) if n in values and _is_listed(values[n])]
+        visible = [
+            n for n in (*kernel.computed, kernel.root) if n in values and (n == kernel.root or _is_listed(values[n]))
+        ]
         shown = _most_important(visible, values)
         title = " · ".join(
             filter(None, (nest, f"stores {kernel.root} ({si(kernel.written)}B)" if kernel.root else "copies"))
@@ -198,7 +203,7 @@ def _introduction(prices: FusionPrices) -> Html:
         f"The plan: {quantity(prices.launches, 'kernel')}, {prices.seconds * 1e6:.2f} us predicted. A frame is a"
         " kernel. Its lines are the values that it computes, in the names of --ir tensor; the last one is stored, and"
         " its readers load it. Views and constants are not listed. A price is the change of the plan's predicted time"
-        " if this one value were stored (keep) or recomputed by its readers (cut)."
+        " if this one value were stored (keep) or recomputed by its readers (cut); ▼: faster."
     )
     if unpriced:
         text += (
@@ -242,7 +247,8 @@ def price_text(cut: FusionCut, seconds: float) -> str:
         return "always stored"
     if cut.seconds is None:
         return ""
-    return f"{'cut' if cut.materialized else 'keep'} {(cut.seconds - seconds) * 1e6:+.2f} us"
+    change = f"{'cut' if cut.materialized else 'keep'} {(cut.seconds - seconds) * 1e6:+.2f} us"
+    return f"{change} ▼" if cut.seconds < FASTER * seconds else change
 
 
 def _cuts(cuts: Iterable[FusionCut], prices: FusionPrices) -> Html:

@@ -110,8 +110,13 @@ class ReportedProgram:
 
     @cached_property
     def kernels(self) -> Sequence[Kernel]:
-        """The kernels with their predicted times; empty if the compilation ended before."""
-        return kernels_of(self.compilation) if self.is_complete else ()
+        """The kernels with their predicted times; empty without costs."""
+        return kernels_of(self.compilation) if self.has_costs else ()
+
+    @property
+    def has_costs(self) -> bool:
+        """True if the program reached the kernel level, and has nests from which costs follow."""
+        return self.is_complete and "loop" in self.levels
 
     @property
     def kernel_functions(self) -> dict[str, FuncOp]:
@@ -124,9 +129,9 @@ class ReportedProgram:
     def profile(self) -> Profile | None:
         """Times of the kernels: measured if the command ran the program and its executor measures, else predicted.
 
-        None for programs from IR, whose arguments are not tensors of PyTorch.
+        None without costs.
         """
-        if not self.is_complete:
+        if not self.has_costs:
             return None
         if self.outcome is not None and self.loaded is not None:
             program = self.loaded.compiled
@@ -175,7 +180,7 @@ class ReportedProgram:
     @property
     def subtitle(self) -> str:
         """The target and the number of kernels."""
-        kernels = quantity(len(self.kernels), "kernel") if self.is_complete else "not compiled to kernels"
+        kernels = quantity(len(self.kernel_functions), "kernel") if self.is_complete else "not compiled to kernels"
         return f"{self.hardware} · {kernels}"
 
     @property

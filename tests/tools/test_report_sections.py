@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from html import escape
 from importlib.util import find_spec
 from pathlib import Path
@@ -19,9 +20,11 @@ from deplodock.errors import CompileError, ExecutionError
 from deplodock.extras.report import against, candidates, fusion, launches, layouts, machine, times
 from deplodock.extras.report.graph import arrange
 from deplodock.extras.report.program import ReportedProgram
+from deplodock.extras.report.sections import sections_of
 from deplodock.extras.report.write import assembled
+from deplodock.frontend.compilation import Compilation
 from deplodock.frontend.machine_code import machine_code
-from deplodock.frontend.tuning.fusion_space import explain_fusion, fusion_prices
+from deplodock.frontend.tuning.fusion_space import FusionCut, explain_fusion, fusion_prices
 from deplodock.passes.planning.choose import explain_nest
 from deplodock.tools.reports import Loaded, as_json, load, memory_of
 
@@ -256,3 +259,20 @@ def test_other_files_are_refused(text: str | None, reason: str, tmp_path: Path) 
     with pytest.raises(CompileError, match=re.escape(reason)) as error:
         against.read_run(str(path))
     assert error.value.argument == "--report-against"
+
+
+@pytest.mark.parametrize(("level", "names"), [("tile", {"layouts", "launches"}), ("kernel", {"launches"})])
+def test_programs_of_lower_levels_have_the_sections_that_apply(loaded: Loaded, level: str, names: set[str]) -> None:
+    module = loaded.compilation.at(level).clone()
+    program = ReportedProgram(Compilation(module, "sm_90a", level=level, record="none"))
+    assert {s.name for s in sections_of(program)} - {"passes"} == {"overview", "levels"} | names
+    assert program.subtitle.endswith("2 kernels")
+    assert against.run_of(program) is None
+
+
+def test_faster_plans_are_marked() -> None:
+    cut = FusionCut("%1", 1, "arith.mulf", None, None, True, False, 64, seconds=2e-6)
+    assert fusion.price_text(cut, 3e-6) == "cut -1.00 us ▼"
+    assert fusion.price_text(cut, 2e-6) == "cut +0.00 us"
+    assert fusion.price_text(replace(cut, required=True), 3e-6) == "always stored"
+    assert fusion.price_text(replace(cut, seconds=None, materialized=False), 3e-6) == ""
