@@ -73,10 +73,10 @@ def test_the_metadata(published: tuple[set[str], set[str], str]) -> None:
 
 
 COMES_WITH = {"sympy": "torch", "huggingface_hub": "transformers", "cuda": "cuda-bindings", "cupy": "cupy-cuda13x"}
-COMES_WITH |= {"jaxlib": "jax"}
+COMES_WITH |= {"jaxlib": "jax", "IPython": "ipykernel"}
 """Module -> the distribution that brings it along, where their names differ."""
 
-OPTIONAL = {"cuda-bindings", "cupy-cuda13x", "jax", "onnx", "onnxruntime", "ray", "transformers"}
+OPTIONAL = {"cuda-bindings", "cupy-cuda13x", "ipykernel", "jax", "onnx", "onnxruntime", "ray", "transformers"}
 """Distributions of extras that the library imports where a user asks for what needs them."""
 
 

@@ -62,7 +62,7 @@ def program_html(program: Inspected) -> str:
     target = program.compilation.resolved
     facts = f"{quantity(len(kernels), 'kernel')}, {seconds(total)} predicted for {target.arch} ({target.card})"
     facts += f", {quantity(remarks, 'remark')} of passes" if remarks else ""
-    more = 'ir("tile"), kernels[0].text, remarks, explain()'
+    more = 'ir("tile"), kernels[0].text, remarks, explain(), report("page.html")'
     return _output(signature, element("p", facts), _table(kernels), element("p", "More: ", more, class_="note"))
 
 

@@ -9,14 +9,15 @@ from __future__ import annotations
 import os
 import re
 import shlex
-from collections.abc import Sequence
-from contextlib import redirect_stdout
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, redirect_stdout
 from functools import partial
 from io import StringIO
 from typing import Any, get_args
 
 import click
 
+from ....dialects.support.printing import WIDTH
 from ....errors import CompileError, presented
 from ....frontend.inspection import LevelName
 from ....frontend.texts import Text
@@ -36,6 +37,26 @@ def extend(shell: Any) -> None:
         completer.custom_matchers.append(_level_matcher())
 
 
+class _Screen(StringIO):
+    """Stream that commands treat as a terminal: texts are for people, without locations."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+@contextmanager
+def _settings(**variables: str) -> Iterator[None]:
+    """Sets environment variables inside the `with` block. The kernel of a notebook forces the colours of a terminal."""
+    before = {name: os.environ.get(name) for name in variables}
+    os.environ |= variables
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            del os.environ[name]
+            os.environ |= {} if value is None else {name: value}
+
+
 def run_cell(shell: Any, line: str, cell: str) -> Text | None:
     """Runs a command on the program in a cell.
 
@@ -51,9 +72,9 @@ def run_cell(shell: Any, line: str, cell: str) -> Text | None:
         CompileError: the program or an option is refused. The error names the cell and the line.
     """
     command, options = _words(line)
-    out, label = StringIO(), f"Cell In[{number_of_cell(shell)}]"
+    out, label = _Screen(), f"Cell In[{number_of_cell(shell)}]"
     with cell_as_file(cell, shell) as file:
-        with redirect_stdout(out):
+        with redirect_stdout(out), _settings(NO_COLOR="1", COLUMNS=str(WIDTH)):
             _run([command, *options, file], file, label)
         text = out.getvalue().replace(file, label)
     if command == "compile":
@@ -76,8 +97,6 @@ def _run(arguments: list[str], file: str, cell: str) -> None:
     """Runs a command. Its errors name the cell in place of the file."""
     from ....tools.cli import cli
 
-    before = os.environ.get("NO_COLOR")
-    os.environ["NO_COLOR"] = "1"  # The kernel of a notebook forces colours, but the text is shown with its own.
     try:
         cli.main(arguments, prog_name="%%deplodock", standalone_mode=False, obj=arguments)
     except SystemExit:
@@ -88,9 +107,6 @@ def _run(arguments: list[str], file: str, cell: str) -> None:
         for fault in (error, *error.others):
             fault.location = fault.location and fault.location.replace(file, cell)
         raise presented(error) from error.__cause__
-    finally:
-        del os.environ["NO_COLOR"]
-        os.environ |= {} if before is None else {"NO_COLOR": before}
 
 
 def _kind(options: Sequence[str]) -> tuple[str, str]:
