@@ -16,12 +16,15 @@ if TYPE_CHECKING:
     from ..passes.pass_manager import Remark
     from .kernels import Kernel
 
-LevelName: TypeAlias = Literal["torch", "tensor", "loop", "tile", "kernel", "cuda", "cpp"]
+LevelName: TypeAlias = Literal["torch", "tensor", "loop", "tile", "kernel", "cuda", "cpp", "ptx", "sass", "asm"]
+
+LANGUAGES = {"cuda": "cpp", "cpp": "cpp", "ptx": "", "sass": "", "asm": ""}
+"""Level -> language of its text. The language of other levels is `mlir`."""
 
 
 def level_text(compilation: Compilation, level: str) -> Text:
     """Returns the text of a program at a level."""
-    return Text(compilation.text(level), level, "cpp" if level in ("cuda", "cpp") else "mlir")
+    return Text(compilation.text(level), level, LANGUAGES.get(level, "mlir"))
 
 
 class Kernels(tuple["Kernel", ...]):
@@ -53,8 +56,11 @@ class Inspected:
     compilation: Compilation
 
     def ir(self, level: LevelName | str) -> Text:
-        """Returns the text of the program at a level: `torch`, `tensor`, `loop`, `tile`, `kernel`, or `cuda` (`cpp` for
-        the target `cpu`). A program that is written as IR has the levels from its own on."""
+        """Returns the text of the program at a level.
+
+        The levels are `torch`, `tensor`, `loop`, `tile`, `kernel` and `cuda` (`cpp` for the target `cpu`). A program
+        that is written as IR has the levels from its own on. `ptx`, `sass` (GPU) and `asm` (CPU) are machine code.
+        """
         with one_at_a_time():
             return level_text(self.compilation, level)
 

@@ -19,7 +19,7 @@ import click
 
 from ....dialects.support.printing import WIDTH
 from ....errors import CompileError, presented
-from ....frontend.inspection import LevelName
+from ....frontend.inspection import LANGUAGES, LevelName
 from ....frontend.texts import Text
 from .cells import cell_as_file, number_of_cell
 
@@ -115,7 +115,7 @@ def _kind(options: Sequence[str]) -> tuple[str, str]:
     if other := next((word for word in ("--explain", "--json", "--print-pipeline") if word in words), None):
         return other.removeprefix("--"), ""
     level = words[words.index("--ir") + 1] if "--ir" in words[:-1] else "cuda"
-    return level, "cpp" if level in ("cuda", "cpp") else "mlir"
+    return level, LANGUAGES.get(level, "mlir")
 
 
 def _level_matcher() -> Any:
