@@ -115,5 +115,6 @@ def _predicted(
     parts = {name: sum(float(p.parts[name]) for p in predictions) for name in predictions[0].parts}
     if target.core is not None:
         return seconds, limit, parts, None
-    most = (int(max(getattr(p, name) for p in predictions)) for name in ("registers", "shared"))
-    return seconds, limit, parts, expected_resources(target, threads, *most, int(min(p.resident for p in predictions)))
+    registers, shared = int(max(p.registers for p in predictions)), int(max(p.shared for p in predictions))
+    blocks = int(min(p.resident for p in predictions))
+    return seconds, limit, parts, expected_resources(target, threads, registers, shared, blocks)
