@@ -17,7 +17,7 @@ from deplodock.backend.cuda import disassembly as sass
 from deplodock.backend.cuda.resources import compiled_resources, expected_resources
 from deplodock.backend.cuda.runtime import nvrtc
 from deplodock.backend.cuda.runtime.nvrtc import KernelUse, compile_cubin
-from deplodock.backend.disassembly import Loop
+from deplodock.backend.disassembly import Code, Loop
 from deplodock.errors import CompileError, ExecutionError
 from deplodock.frontend import machine_code as machine
 from deplodock.frontend.compilation import Compilation
@@ -168,7 +168,7 @@ build.so:     file format elf64-x86-64
     1006:\tvmovups YMMWORD PTR [rsp-0x20],ymm3
     100c:\tvbroadcastss zmm2,DWORD PTR [rdi+0x4]
     1010:\tadd    QWORD PTR [rdx],0x1
-    1014:\tcmp    rsi,QWORD PTR [rsp+0x8]
+    1014:\tcmp    QWORD PTR [rsp+0x8],rsi
     1018:\tjne    1000 <void panel<2>(float*, float const*)>
     101a:\tlea    rax,[rip+0x10]        # 2000 <x>
     101e:\tprefetcht0 BYTE PTR [rax]
@@ -204,6 +204,40 @@ def test_x86_is_counted() -> None:
     arm = asm.parse_listing(X86.replace("elf64-x86-64", "elf64-littleaarch64"), {"k3": range(0)})["k3"]
     assert not arm.counted
     assert KernelMachineCode("k3", arm).described() == ["instructions are counted for x86-64 only"]
+
+
+def sass_of(*lines: str) -> Code:
+    """Returns the code of a kernel from instructions and labels, such as `.L_1:`."""
+    numbered = (line if line.endswith(":") else f"/*{16 * n:04x}*/ {line} ;" for n, line in enumerate(lines))
+    return sass.parse_listing("\n".join([".section .text.k0", *numbered]))["k0"]
+
+
+ADDS = ["FADD R1, R1, R2"] * 40
+MAIN = [".L_2:", "FFMA R1, R2, R3, R1", "FFMA R1, R2, R3, R1", "LDS R2, [R4]", "@P0 BRA `(.L_2)"]
+
+
+def test_the_hot_loop_is_chosen() -> None:
+    """Most matmuls of tiles, else the largest share of multiply-adds, else the most work, which counts by depth."""
+    adds = [".L_1:", *ADDS, "@P0 BRA `(.L_1)"]
+    tiles = [".L_3:", "HMMA.16816.F32 R1, R2, R3, R1", "@P1 BRA `(.L_3)"]
+    for code, length in (([*adds, *MAIN, *tiles], 2), ([*adds, *MAIN], 4), ([*adds, ".L_3:", "@P1 BRA `(.L_3)"], 41)):
+        loop = sass_of(*code, "EXIT").hot_loop
+        assert loop is not None
+        assert len(loop) == length
+    nested = sass_of(".L_0:", *ADDS[:9], ".L_1:", *ADDS[:5], "@P0 BRA `(.L_1)", "@P1 BRA `(.L_0)", "EXIT")
+    assert [(loop.depth, len(loop), len(loop.outer)) for loop in nested.loops] == [(0, 16, 10), (1, 6, 6)]
+    assert nested.hot_loop == nested.loops[1]
+    assert sass_of(*ADDS, "EXIT").hot_loop is None
+
+
+def test_code_after_a_loop_may_jump_back_into_it() -> None:
+    """A jump into the middle of a loop, under a condition or not, ends no loop: the flow may enter above its target."""
+    body = [".L_0:", "@!P1 BRA `(.L_9)", ".L_1:", "FADD R1, R1, R2", "@P0 BRA `(.L_0)", "EXIT"]
+    spin = [".L_9:", "SYNCS.PHASECHK.TRANS64.TRYWAIT P1, [R2], R3"]
+    for back in (["@P1 BRA `(.L_1)", "EXIT"], ["@!P1 BRA `(.L_9)", "BRA `(.L_1)"]):
+        loops = sass_of(*body, *spin, *back).loops
+        assert [i.opcode for i in loops[0].instructions] == ["BRA", "FADD", "BRA"]
+        assert [len(loop) for loop in loops[1:]] == ([] if "EXIT" in back else [2])
 
 
 def test_a_missing_tool_says_what_to_install(ampere: Compilation, monkeypatch: pytest.MonkeyPatch) -> None:
