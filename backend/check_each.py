@@ -216,6 +216,8 @@ class Checker:
         self.race_note = ""
         """End of the summary if races were not looked for: the reason."""
         self.operand_error = 0.0
+        self.error = self.allowed_error = 0.0
+        """Largest difference of the last executed version from float64, and the largest difference that is allowed."""
         self.exact = ExactDomain()
         self.opaque = set[str]()
         self._start(module)
@@ -258,6 +260,7 @@ class Checker:
             return
         self.text = text
         self.checked += 1
+        self.error = self.allowed_error = 0.0
         self.operand_error = max(self.operand_error, operand_roundoff(module))
         staged = any(isinstance(op, loop.StagedReduceOp) for op in module.walk())
         for chunk in (None, _CHUNK) if staged else (None,):
@@ -271,6 +274,7 @@ class Checker:
                 if real.dtype != np.float64:
                     _compare(pass_name, i, first, got, got == first, f"in its own type{how}")
                 else:
+                    self._note_error(got, first, real)
                     same = within(got, first, real, self.answer.length, self.operand_error)
                     _compare(pass_name, i, real, got, same, f"beyond the rounding of {got.dtype}{how}")
             large = self._execute(pass_name, module, self.large_inputs, "typed", chunk)
@@ -278,6 +282,16 @@ class Checker:
                 if _is_float(got):
                     fine = ~np.isfinite(want.astype(np.float64)) | np.isfinite(got.astype(np.float64))
                     _compare(pass_name, i, want, got, fine, f"for large inputs{how}")
+
+    def _note_error(self, got: Array, first: Array, real: Array) -> None:
+        """Stores the error of a result and its tolerance, if they are the largest of this version."""
+        assert self.answer is not None
+        g, f = got.astype(np.float64), first.astype(np.float64)
+        with np.errstate(invalid="ignore"):
+            error = float(np.max(np.abs(g - real), where=np.isfinite(g) & np.isfinite(real), initial=0.0))
+        allowed = tolerance(f, real, got.dtype, self.answer.length, self.operand_error)
+        if (error, allowed) > (self.error, self.allowed_error):
+            self.error, self.allowed_error = error, allowed
 
     def _refuse_exactly(
         self, pass_name: str, module: ModuleOp, exact: list[Array], chunk: int | None, how: str

@@ -32,6 +32,7 @@ class PassRun:
         remarks: reasons why the pass left operations unchanged.
         skipped: reason why the pass did not run, or empty.
         verdict: result of executing the program after the pass; empty if it was not executed.
+        precision: error of the results after the pass; empty if no result is a float.
         wrong: whether the verdict is that the pass changed the results.
         error: message of the error that ended the compilation, or empty.
     """
@@ -47,6 +48,7 @@ class PassRun:
     remarks: Sequence[Remark] = ()
     skipped: str = ""
     verdict: str = ""
+    precision: str = ""
     wrong: bool = False
     error: str = ""
 
@@ -136,4 +138,6 @@ class Recording(Observer):
             return
         if self._checker.checked > executed:
             run.verdict = "same results"
+            error, allowed = self._checker.error, self._checker.allowed_error
+            run.precision = f"largest difference from float64 {error:.2e}, {allowed:.2e} allowed" if allowed else ""
         self.summary = self._checker.summary()

@@ -53,7 +53,12 @@ def joined(parts: Iterable[object], separator: str = "") -> Html:
 
 
 def table(
-    heads: Sequence[object], rows: Iterable[Sequence[object]], text_columns: int = 1, **attributes: object
+    heads: Sequence[object],
+    rows: Iterable[Sequence[object]],
+    text_columns: int = 1,
+    *,
+    is_last_text: bool = False,
+    **attributes: object,
 ) -> Html:
     """Returns a table that scrolls sideways where it is too wide.
 
@@ -61,11 +66,13 @@ def table(
         heads: heads of the columns.
         rows: cells; texts are escaped.
         text_columns: number of columns at the left whose cells are texts. Cells of the others are numbers.
+        is_last_text: whether the cells of the last column are texts, too.
         attributes: attributes of the table.
     """
+    numbers = range(text_columns, len(heads) - is_last_text)
 
     def cells(kind: str, row: Sequence[object]) -> Html:
-        return joined(element(kind, c, class_=None if i < text_columns else "num") for i, c in enumerate(row))
+        return joined(element(kind, c, class_="num" if i in numbers else None) for i, c in enumerate(row))
 
     head = element("thead", element("tr", cells("th", heads)))
     body = element("tbody", *(element("tr", cells("td", row)) for row in rows))

@@ -50,6 +50,7 @@ def _facts(program: ReportedProgram) -> Html:
     total = sum(run.seconds for run in passes)
     rows: list[tuple[str, object]] = [
         ("signature", element("code", program.signature)),
+        *([("parameters", program.parameters)] if program.parameters else []),
         ("target", program.hardware),
         ("passes", f"{len(passes)}, {changed} changed the program, {seconds(total)} measured"),
     ]
@@ -64,16 +65,20 @@ def _kernels(program: ReportedProgram) -> Html | None:
         return None
     costs = {cost.name: cost for cost in profile.costs}
     cores = on_cores(program.compilation.target)
-    heads = ["kernel", "of lines", "limit", "predicted", *(["measured", "share"] if program.is_measured else ["share"])]
+    heads = ["kernel", "limit", "predicted", *(["measured", "share"] if program.is_measured else ["share"])]
     heads += ["bytes", "FLOP", "tasks" if cores else "blocks"]
-    heads += [] if cores else ["threads", "registers", "shared"]
+    heads += ["lines"] if cores else ["threads", "registers", "shared", "lines"]
     rows = [_row(k, costs.get(k.name), program, cores) for k in program.kernels]
-    note = f"Times are {profile.source}." if program.is_measured else f"Times and limits are {profile.source}."
+    note = f"Times and limits are {profile.source}."
+    if program.is_measured:
+        note = f"Predicted times are those of the planning model for {program.hardware}. Others are {profile.source}."
     note += " Bytes and FLOP are the least that one launch moves and computes."
     note += "" if cores else " Registers of a thread are predicted. Shared bytes are those of a block."
     if profile.call is not None:
         note += f" A call takes {seconds(profile.call)}, measured."
-    return joined([element("h3", "Kernels"), table(heads, rows, 3), element("p", note, class_="note")])
+    return joined(
+        [element("h3", "Kernels"), table(heads, rows, 2, is_last_text=True), element("p", note, class_="note")]
+    )
 
 
 def _row(kernel: Kernel, cost: Cost | None, program: ReportedProgram, cores: bool) -> Sequence[object]:
@@ -82,16 +87,14 @@ def _row(kernel: Kernel, cost: Cost | None, program: ReportedProgram, cores: boo
     launches = max(kernel.launches, 1)
     limit = kernel.limit if cost is None or not program.is_measured else f"{cost.limit} ({kernel.limit} predicted)"
     code = element("code", name, class_="name")
-    row: list[object] = [code, ", ".join(by_file(kernel.lines)), limit, seconds(launches * kernel.predicted)]
+    row: list[object] = [code, limit, seconds(launches * kernel.predicted)]
     if program.is_measured:
         row.append(seconds(cost.seconds) if cost is not None else "")
     row += [f"{cost.share:.0%}" if cost is not None else "", f"{si(kernel.work.bytes)}B", si(kernel.work.flops).strip()]
     row.append(kernel.blocks)
-    return (
-        row
-        if cores
-        else [*row, kernel.threads, kernel.expected.registers if kernel.expected else "", f"{kernel.shared_bytes:,} B"]
-    )
+    if not cores:
+        row += [kernel.threads, kernel.expected.registers if kernel.expected else "", f"{kernel.shared_bytes:,} B"]
+    return [*row, ", ".join(by_file(kernel.lines))]
 
 
 def _outcome(program: ReportedProgram) -> Html | None:

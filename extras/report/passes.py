@@ -33,7 +33,7 @@ def section(program: ReportedProgram) -> Section | None:
     legend = f"● {counts[CHANGED]} changed the program, ○ {counts[UNCHANGED]} changed nothing, "
     legend += f"✕ {counts[REFUSED]} left it unchanged for a reason or failed. Keys: j and k."
     if program.recording.summary:
-        legend += f" Executed after each pass: {program.recording.summary}."
+        legend += f" ✓ has the same results. Of the passes, {program.recording.summary}."
     items = element("ol", *_items(runs), class_="runs", role="listbox", aria_label="passes")
     detail = element("div", class_="detail", aria_live="polite")
     body = joined([element("p", legend, class_="note"), element("div", items, detail, class_="passes")])
@@ -47,14 +47,14 @@ def _items(runs: Sequence[PassRun]) -> list[Html]:
         if run.level != level:
             level = run.level
             items.append(element("li", f"to {level}", class_="level", role="presentation"))
-        verdict = "wrong" if run.wrong else "same" if run.verdict else ""
+        verdict = "✕" if run.wrong else "✓" if run.verdict else ""
         ops = f"{run.ops_before} → {run.ops_after}" if run.state == CHANGED else ""
         cells = [
             element("span", MARKS[run.state], class_="mark", title=run.state),
             element("span", run.name, class_="name"),
             element("span", ops, class_="ops", title="operations before and after"),
             element("span", "" if run.skipped else seconds(run.seconds), class_="time"),
-            element("span", verdict, class_="verdict") if verdict else "",
+            element("span", verdict, class_="verdict", title=run.verdict) if verdict else "",
         ]
         items.append(element("li", *cells, class_=f"run {run.state}", data_run=number, role="option", tabindex=-1))
     return items
@@ -67,9 +67,11 @@ def _diff(run: PassRun) -> str:
 def _data(run: PassRun) -> dict[str, Any]:
     """Returns the facts of a pass that the script shows when it is selected."""
     data: dict[str, Any] = {"name": run.name, "text": run.text, "state": run.state}
+    if run.wrong:
+        data["wrong"] = True
     if run.remarks:
         data["remarks"] = [str(r) for r in run.remarks]
-    for name in ("skipped", "verdict", "error"):
+    for name in ("skipped", "verdict", "precision", "error"):
         if value := getattr(run, name):
             data[name] = value
     return data

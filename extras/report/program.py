@@ -18,10 +18,12 @@ from ...dialects.shapes.extents import extents_of
 from ...dialects.support.calls import main_function
 from ...dialects.support.printing import quantity
 from ...errors import CompileError, DeplodockError
+from ...frontend.capture.captured_program import Binding
 from ...frontend.capture.source_locations import EXPRESSION
 from ...frontend.kernels import Kernel, kernels_of
 from ...frontend.profile import Profile, measured, predicted
 from ...tools.recording import PassRun, Recording
+from ...tools.tables import si
 from .origins import positions_of
 from .recording import record
 
@@ -185,11 +187,29 @@ class ReportedProgram:
 
     @property
     def signature(self) -> str:
-        """Arguments and results of the program: `(x: f32[8, 64]) -> f32[8, 64]`."""
+        """Inputs and results of the program: `(x: f32[8, 64]) -> f32[8, 64]`."""
         function = main_function(self.compilation.module)
-        arguments = [f"{a.name_hint or f'arg{i}'}: {_shown(a.type)}" for i, a in enumerate(function.args)]
+        kinds = [b.kind for b in self.bindings] or ["input"] * len(function.args)
+        arguments = [
+            f"{a.name_hint or f'arg{i}'}: {_shown(a.type)}"
+            for i, (a, kind) in enumerate(zip(function.args, kinds, strict=True))
+            if kind == "input"
+        ]
         results = [_shown(t) for t in function.function_type.outputs]
         return f"({', '.join(arguments)}) -> {results[0] if len(results) == 1 else '(' + ', '.join(results) + ')'}"
+
+    @property
+    def bindings(self) -> Sequence[Binding]:
+        """Sources of the arguments of `@main`; empty for a program from IR."""
+        part = self.loaded or self.function
+        return () if part is None else part.captured.bindings
+
+    @property
+    def parameters(self) -> str:
+        """Number and bytes of the parameters and buffers of the module, or an empty text."""
+        tensors = [b.tensor for b in self.bindings if b.kind != "input" and b.tensor is not None]
+        total = sum(t.numel() * t.element_size() for t in tensors)
+        return f"{quantity(len(tensors), 'tensor')}, {si(total)}B" if tensors else ""
 
     @property
     def hardware(self) -> str:

@@ -208,7 +208,10 @@ START.passes = (section, data) => {
     if (run.text !== run.name) parts.push(make("p", run.text, { className: "note" }));
     if (run.skipped) parts.push(make("p", "Not run: " + run.skipped + "."));
     if (run.error) parts.push(make("p", "✕ " + run.error, { className: "refused" }));
-    if (run.verdict) parts.push(make("p", run.verdict));
+    if (run.verdict) {
+      const how = run.wrong ? "" : ": equal in the exact domain" + (run.precision ? "; " + run.precision : "") + ".";
+      parts.push(make("p", (run.wrong ? "✕ " : "") + run.verdict + how, { className: run.wrong ? "refused" : "" }));
+    }
     if (run.remarks) {
       const list = make("ul");
       for (const remark of run.remarks) list.append(make("li", remark));
@@ -228,13 +231,35 @@ START.passes = (section, data) => {
     detail.replaceChildren(...parts);
   }
 
+  const KINDS = { "+": "add", "-": "del", "@": "hunk" };
   function diff(text) {
-    const block = make("pre", "", { className: "diff" });
-    for (const line of text.split("\n")) {
-      const kind = { "+": "add", "-": "del", "@": "hunk" }[line[0]] || "";
-      block.append(make("span", line || " ", { className: kind }));
+    const block = make("pre", "", { className: "diff" }), lines = text.split("\n");
+    for (let start = 0, end; start < lines.length; start = end) {
+      // Runs of removed and of added lines that are equally long: mark what differs between their lines.
+      const run = sign => { let i = end; while (i < lines.length && lines[i][0] === sign) ++i; return i; };
+      end = start;
+      const middle = end = run("-"), removed = middle - start;
+      end = run("+");
+      const pairs = removed === end - middle ? removed : 0;
+      if (end === start) ++end;
+      for (let i = start; i < end; ++i) {
+        const span = make("span", "", { className: KINDS[lines[i][0]] || "" });
+        const other = pairs ? lines[i < middle ? i + removed : i - removed] : null;
+        span.append(...(other ? marked(lines[i], other) : [lines[i] || " "]));
+        block.append(span);
+      }
     }
     return block;
+  }
+  // The words of a line between the beginning and the end that it has in common with another line are marked.
+  function marked(line, other) {
+    const words = text => text.slice(1).split(/(?=[^\w%.#@])|(?<=[^\w%.#@])/), a = words(line), b = words(other);
+    let first = 0, last = 0;
+    while (first < Math.min(a.length, b.length) && a[first] === b[first]) ++first;
+    while (last < Math.min(a.length, b.length) - first && a[a.length - 1 - last] === b[b.length - 1 - last]) ++last;
+    if (first + last < a.length / 4) return [line];
+    const text = (from, to) => a.slice(from, to).join("");
+    return [line[0] + text(0, first), make("b", text(first, a.length - last)), text(a.length - last)];
   }
 
   items.forEach((item, number) => item.addEventListener("click", () => select(number, false)));
