@@ -13,11 +13,15 @@ class PrintOp(PrintingOp):
     """Prints registers, one line each, in threads whose predicate (if any) is true.
 
     ```
-    kernel.print "k0 %7" %7[%i, %j] where %wanted if %first : vector<4xf32>
+    %i = kernel.indices %row steps [0, 0] : vector<4xindex>
+    %j = kernel.indices %column steps [1, 2] : vector<4xindex>
+    %upper = payload.cmp lt %i, %j : vector<4xindex>
+    kernel.print "k0 %7" %7[%i, %j] where %upper if %first : vector<4xf32>
     ```
 
-    prints `k0 %7[16, 3] = 0.25` for the register whose indices are 16 and 3. A thread prints its registers in their
-    order. Lines of different threads and blocks have no order on a GPU; a CPU runs the blocks one after the other.
+    The example prints `k0 %7[3, 16] = 0.25` for the register whose indices are 3 and 16. A thread prints its registers
+    in their order. Lines of different threads and blocks have no order on a GPU; a CPU runs the blocks one after the
+    other.
 
     Operands:
         predicate: the thread prints nothing if it is false (`if`).

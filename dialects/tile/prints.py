@@ -14,11 +14,12 @@ class PrintOp(PrintingOp):
     ```
     %i = tile.affine d0 + %b * 16 : tensor<16x64xindex>
     %j = tile.affine d1 : tensor<16x64xindex>
-    tile.print "k0 %7" %7[%i, %j] where %wanted : tensor<16x64xf32>
+    %upper = payload.cmp lt %i, %j : tensor<16x64xindex>
+    tile.print "k0 %7" %7[%i, %j] where %upper : tensor<16x64xf32>
     ```
 
-    prints `k0 %7[16, 3] = 0.25` for the element whose indices are 16 and 3. Elements are printed in row-major order by
-    the interpreter. Kernels print them in the order of threads and registers.
+    The example prints `k0 %7[3, 16] = 0.25` for the element whose indices are 3 and 16. The interpreter prints elements
+    in row-major order, kernels in the order of threads and registers.
 
     Constraints: the indices and the mask have the shape and the layout of the value.
     """
