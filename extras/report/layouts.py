@@ -211,9 +211,15 @@ def _layout(used: UsedLayout, drawn: dict[tuple[Any, ...], str]) -> Html:
     more = f" and {len(used.tiles) - MOST_NAMES} more" if len(used.tiles) > MOST_NAMES else ""
     extents = "x".join(map(str, layout.shape))
     title = element("strong", f"{used.name} {extents} in {where}")
-    parts: list[object] = [element("p", title, f" · {names}{more}"), element("p", sentence(layout))]
+    bases = str(attr_of(layout)).partition("<")[2].removesuffix(">")
+    parts: list[object] = [element("p", title, f" · {names}{more}"), element("p", element("code", bases))]
+    parts.append(element("p", sentence(layout)))
     if used.accesses:
         parts.append(_access_table(used.accesses))
+    elif isinstance(layout, Shared):
+        parts.append(
+            element("p", "TMA and wgmma access it as a whole, so no accesses of threads are counted.", class_="note")
+        )
     key = (layout, used.bytes_each, used.accesses[:1])
     if key in drawn:
         parts.append(element("p", f"Its grid is the one in {drawn[key]}.", class_="note"))

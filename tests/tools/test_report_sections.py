@@ -163,6 +163,9 @@ def test_layouts_have_the_elements_and_wavefronts_of_the_layout_functions(progra
         lane, _, register = lines[1 + row].split()[1 + column].partition(".")
         held = {registers.layout.apply(int(register), int(lane), w) for w in range(registers.layout.warps)}
         assert (row, column) in held
+    section = layouts.section(program)
+    assert section is not None
+    assert all(str(attr_of(u.layout)).partition("<")[2][:-1] in section.html for u in used)
     shared = [u for u in used if isinstance(u.layout, Shared)]
     assert shared
     for u in shared:
