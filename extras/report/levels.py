@@ -97,9 +97,16 @@ def section(program: ReportedProgram) -> Section:
     origins = Origins()
     levels = {level: _lines(program, level, origins) for level in program.levels}
     files = _source_lines(program, origins)
-    best = max(range(len(files)), key=lambda i: str([*files.values()][i]).count("data-o="), default=0)
-    panes = [pane(f"source{i}", name, "Python", lines, i == best) for i, (name, lines) in enumerate(files.items())]
+    operators = {name: sum("data-o=" in line for line in lines) for name, lines in files.items()}
     shown = [level for level in ("loop", "cuda", "cpp") if level in levels] or [*levels][-2:]
+    best = max(operators, key=lambda name: operators[name], default="")
+    if operators.get(best, 0) < 2 and "torch" in levels:
+        # In an expression of one line, the torch level tells the operators apart.
+        best, shown = "", ["torch", *shown]
+    panes = [
+        pane(f"source{i}", Path(name).name, "Python", lines, name == best)
+        for i, (name, lines) in enumerate(files.items())
+    ]
     panes += [pane(level, level, ABOUT[level], lines, level in shown) for level, lines in levels.items()]
     note = "Point at a line, or move through a pane with the arrow keys: everything of the same operators lights up. "
     note += "A click or Enter pins it, Esc releases it. Grey chips and names such as #layout open."
@@ -223,7 +230,7 @@ def _colored(tokens: Sequence[tuple[str, str]], start: int, end: int) -> Html:
 
 
 def _source_lines(program: ReportedProgram, origins: Origins) -> dict[str, list[Html]]:
-    """Returns the lines of each Python file, by the name of the file. Long files are shown around operators."""
+    """Returns the lines of each Python file, by its path. Long files are shown around operators."""
     files: dict[str, list[Html]] = {}
     for name, texts in program.sources.items():
         numbers: dict[int, list[int]] = {}
@@ -239,7 +246,7 @@ def _source_lines(program: ReportedProgram, origins: Origins) -> dict[str, list[
                 lines.append(element("span", "⋯\n", class_="l gap"))
             lines.append(Line(_colored(tokens[n - 1], 0, 1 << 20), numbers.get(n, ()), jump).html)
             last = n
-        files[Path(name).name] = lines
+        files[name] = lines
     return files
 
 

@@ -33,7 +33,7 @@ def section(program: ReportedProgram) -> Section | None:
     legend = f"● {counts[CHANGED]} changed the program, ○ {counts[UNCHANGED]} changed nothing, "
     legend += f"✕ {counts[REFUSED]} left it unchanged for a reason or failed. Keys: j and k."
     if program.recording.summary:
-        legend += f" ✓ has the same results. Of the passes, {program.recording.summary}."
+        legend += f" ✓ means the same results: {program.recording.summary}."
     items = element("ol", *_items(runs), class_="runs", role="listbox", aria_label="passes")
     detail = element("div", class_="detail", aria_live="polite")
     body = joined([element("p", legend, class_="note"), element("div", items, detail, class_="passes")])

@@ -269,7 +269,8 @@ START.passes = (section, data) => {
     select(selected + step);
     return true;
   };
-  select(Math.max(0, data.runs.findIndex(run => run.state === "changed")));
+  const failed = data.runs.findIndex(run => run.error || run.wrong);
+  select(failed >= 0 ? failed : Math.max(0, data.runs.findIndex(run => run.state === "changed")));
 };
 
 show(named()[0]);
