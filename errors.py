@@ -64,17 +64,23 @@ def one_line(error: BaseException, most: int = 300) -> str:
 
 
 class DeplodockError(Exception):
-    """Base class of all errors that deplodock raises on purpose."""
+    """Base class of all errors that deplodock raises on purpose.
+
+    Attributes:
+        full_traceback: the traceback before `presented`.
+        keeps_frames: whether notebooks show all frames, for `%%deplodock --debug`.
+    """
 
     full_traceback: TracebackType | None = None
+    keeps_frames = False
 
     def _render_traceback_(self) -> list[str]:
         """Returns the lines that IPython shows for the error: the message, then the lines of the user's code.
 
-        With `%xmode Verbose`, or if `debugging()` is true, they are the lines of the whole traceback.
+        With `%xmode Verbose`, `keeps_frames`, or if `debugging()` is true, they are the lines of the whole traceback.
         """
         formatter = getattr(_shell(), "InteractiveTB", None)
-        if formatter is not None and (debugging() or formatter.mode == "Verbose"):
+        if formatter is not None and (debugging() or self.keeps_frames or formatter.mode == "Verbose"):
             return formatter.structured_traceback(type(self), self, self.full_traceback or self.__traceback__)
         frames = [f for f in traceback.extract_tb(self.__traceback__) if not _is_hidden(f.filename)]
         # IPython runs a magic by such a line, which is not the user's.

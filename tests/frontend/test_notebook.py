@@ -188,6 +188,8 @@ def test_verbose_mode_shows_the_whole_traceback(shell: Any, capsys: pytest.Captu
         shell.run_cell("%xmode Context")
     assert "frontend/api.py" in out
     assert "Traceback" in out
+    _, out = shown_by(shell, "%%deplodock --debug\ntorch.linalg.inv(x)", capsys)
+    assert "capture/export.py" in re.sub(r"\x1b\[[\d;]*m", "", out)
 
 
 def test_names_of_levels_are_completed(shell: Any) -> None:

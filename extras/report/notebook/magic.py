@@ -106,6 +106,7 @@ def _run(arguments: list[str], file: str, cell: str) -> None:
     except CompileError as error:
         for fault in (error, *error.others):
             fault.location = fault.location and fault.location.replace(file, cell)
+        error.keeps_frames = "--debug" in arguments
         raise presented(error) from error.__cause__
 
 
