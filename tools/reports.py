@@ -13,6 +13,7 @@ from typing import Any
 
 import click
 import torch
+from xdsl.dialects.func import FuncOp as BuiltinFuncOp
 
 from ..backend.check_each import operand_roundoff
 from ..backend.cpp.writer import fold_sections
@@ -156,11 +157,16 @@ def fusion_text(loaded: Loaded, width: int | None) -> str:
     """Returns the fusion plan of a program with the price of each cut as text for terminals with `width` columns."""
     from ..frontend.tuning.fusion_space import fusion_head, fusion_prices
 
+    functions = [f for f in loaded.compilation.at("tensor").body.block.ops if isinstance(f, BuiltinFuncOp)]
+    names = [f"@{f.sym_name.data}" for f in functions if f.sym_name.data != "main" and not f.is_declaration]
+    note = (
+        f"{', '.join(names)}: the planner fuses repeated layers; --schedule sets the roots of @main\n" if names else ""
+    )
     if (prices := fusion_prices(loaded.compilation)) is None:
-        return "fusion: no value of @main may be materialised or computed again\n"
+        return f"fusion: no value of @main may be materialised or computed again\n{note}"
     target = loaded.compilation.resolved
     head = f"{fusion_head(prices)} for {target.arch} ({target.card}); names as in --ir tensor"
-    return terminal.fitted(f"{head}\n  --schedule '{prices.schedule}'\n", width) + fusion_tables(prices, width)
+    return terminal.fitted(f"{head}\n  --schedule '{prices.schedule}'\n", width) + fusion_tables(prices, width) + note
 
 
 def explained(loaded: Loaded) -> dict[str, Any]:
