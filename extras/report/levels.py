@@ -52,7 +52,7 @@ CHIPS = re.compile(
 )
 """Parts of a line of IR that are folded into a chip."""
 
-LABELS = {"attributes": "{…}", "loc": "", "list": "[…]", "long": "<…>"}
+LABELS = {"attributes": "{…}", "loc": "loc", "list": "[…]", "long": "<…>"}
 """Kind of a chip -> its text while it is closed."""
 
 
@@ -101,7 +101,7 @@ def section(program: ReportedProgram) -> Section:
     shown = [level for level in ("loop", "cuda", "cpp") if level in levels] or [*levels][-2:]
     best = max(operators, key=lambda name: operators[name], default="")
     if operators.get(best, 0) < 2 and "torch" in levels:
-        # In an expression of one line, the torch level tells the operators apart.
+        # In an expression of one line, the torch level separates the operators.
         best, shown = "", ["torch", *shown]
     panes = [
         pane(f"source{i}", Path(name).name, "Python", lines, name == best)
@@ -211,8 +211,8 @@ def _chipped(tokens: Sequence[tuple[str, str]], is_ir: bool) -> Html:
     for start, end, kind in spans:
         htmls.append(_colored(tokens, at, start))
         inner = element("span", _colored(tokens, start, end), hidden=True)
-        label = LABELS[kind]
-        chip = element("button", inner, type="button", class_="chip", data_label=label or "loc", tabindex=-1)
+        label = "" if text[start:end] == " loc(unknown)" else LABELS[kind]
+        chip = element("button", inner, type="button", class_="chip", data_label=label, tabindex=-1)
         htmls.append(chip)
         at = end
     return joined([*htmls, _colored(tokens, at, len(text))])
