@@ -222,6 +222,20 @@ class _Splitter(ast.NodeTransformer):
         self.note_tensors({name})
         return ast.copy_location(ast.Name(name, ast.Load()), node)
 
+    def visit_For(self, node: ast.For) -> ast.stmt:
+        # Each iteration evaluates the calls of the body again, such as `nn.Linear(8, 8)` or `torch.randn(8)`.
+        node.iter = self.visit(node.iter)
+        return node
+
+    def visit_While(self, node: ast.While) -> ast.stmt:
+        return node
+
+    def visit_ListComp(self, node: ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp) -> ast.expr:
+        node.generators[0].iter = self.visit(node.generators[0].iter)
+        return node
+
+    visit_SetComp = visit_DictComp = visit_GeneratorExp = visit_ListComp
+
     def visit_Lambda(self, node: ast.Lambda) -> ast.expr:
         # The body of a lambda is a part of the program: it is evaluated when the lambda is called.
         return node

@@ -108,3 +108,18 @@ def test_files_that_are_refused(tmp_path: Path) -> None:
     file.write_bytes(b"\xff\xfe\x00")
     with pytest.raises(CompileError, match="not a text file"):
         load_file(str(file))
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "nn.Sequential(*[nn.Linear(4, 4) for _ in range(3)])(torch.randn(2, 4))",
+        "m = []\nfor _ in range(3):\n    m.append(nn.Linear(4, 4))\nnn.Sequential(*m)(torch.randn(2, 4))",
+        "m = []\nwhile len(m) < 3:\n    m.append(nn.Linear(4, 4))\nnn.Sequential(*m)(torch.randn(2, 4))",
+    ],
+)
+def test_an_iteration_evaluates_its_calls_again(code: str) -> None:
+    """Layers that a comprehension or a loop makes have weights of their own."""
+    module = evaluate(code).function
+    assert isinstance(module, torch.nn.Module)
+    assert len([*module.parameters()]) == 6
