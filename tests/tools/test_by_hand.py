@@ -1,4 +1,4 @@
-"""A kernel engineer's session: print a kernel, edit it, run it beside the printed one, and compare schedules."""
+"""A kernel engineer's session: print a kernel, edit it, run both texts, and compare schedules."""
 
 from __future__ import annotations
 

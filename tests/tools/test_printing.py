@@ -1,4 +1,4 @@
-"""`--print VALUE` and `deplodock.print`: lines that executors print are those of the interpreters."""
+"""`--print VALUE` and `deplodock.print`: all executors print the same lines."""
 
 from __future__ import annotations
 
