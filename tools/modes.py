@@ -62,7 +62,7 @@ MODES: dict[str, Modes] = {
         "a program": _PROGRAM | WRITING | {"ir", "helpers", "emit", "explain", "print_pipeline"},
     },
     "run": {"--bisect": _PROGRAM | {"executor", "bisect"}, "a program": _PROGRAM | set(_RUNNING)},
-    "tune": {"a program": (_PROGRAM | SEARCHING) - {"record", "schedule"}},
+    "tune": {"a program": (_PROGRAM | SEARCHING) - {"record", "schedule", "print_values"}},
 }
 
 
@@ -133,6 +133,14 @@ class Extension:
     options: Mapping[str, Sequence[click.Option]] = {}
     modes: Mapping[str, Set[str]] = {}
 
+    def check(self, params: Params) -> None:
+        """Called before a command that uses the extension does any work.
+
+        Raises:
+            UsageError: an option needs another one.
+            CompileError: a file of the options cannot be read.
+        """
+
     def finish(self, context: click.Context, params: Params, finished: Finished) -> None:
         """Called at the end of a command, also after an error of the compiler.
 
@@ -150,13 +158,17 @@ def extensions() -> tuple[Extension, ...]:
     return tuple(load()() for load in plugins("deplodock.extensions", (), "extension").values())
 
 
+def extensions_in_use(command: str, params: Params) -> list[Extension]:
+    """Returns the extensions of which an option is set. `command`: name of the command."""
+    names = {e: [str(o.name) for o in e.options.get(command, ())] for e in extensions()}
+    return [e for e, options in names.items() if any(getattr(params, name, None) for name in options)]
+
+
 @contextmanager
 def extended(
     context: click.Context, params: Params, compilations: Sequence[Compilation], **facts: Any
 ) -> Generator[Any]:
     """Calls the extensions that a command uses, at the end of the `with` block.
-
-    An extension is in use if one of its options is set.
 
     Args:
         context: context of the command.
@@ -168,8 +180,7 @@ def extended(
         the dict of all fields except `error`, which the block may change.
     """
     facts["compilations"] = compilations
-    names = {e: [str(o.name) for o in e.options.get(str(context.command.name), ())] for e in extensions()}
-    in_use = [e for e, options in names.items() if any(getattr(params, name, None) for name in options)]
+    in_use = extensions_in_use(str(context.command.name), params)
     try:
         yield facts
     except CompileError as error:
@@ -282,6 +293,8 @@ class FileCommand(click.Command):
     def invoke(self, ctx: click.Context) -> Any:
         params = Params(**ctx.params)
         check_given(params)
+        for extension in extensions_in_use(str(self.name), params):
+            extension.check(params)
         if values := getattr(params, "print_values", ()):
             params.insert = (*params.insert, printing(values))
         handler = handler_of(str(self.name), params.file) or self.callback

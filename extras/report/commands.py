@@ -37,6 +37,16 @@ class ReportExtension(Extension):
         "tune": {"a program", "a MODEL", "a PROGRAM.stablehlo"},
     }
 
+    def check(self, params: Params) -> None:
+        """Refuses options that need a page, and a run for comparison that cannot be read."""
+        if not params.report:
+            adds = "--check-each adds verdicts" if params.check_each else "--report-against adds a comparison"
+            raise click.UsageError(f"{adds} to the page of --report: give both")
+        if params.report_against:
+            from .against import read_run
+
+            read_run(params.report_against)
+
     def finish(self, context: click.Context, params: Params, finished: Finished) -> None:
         """Writes the page.
 
@@ -46,12 +56,8 @@ class ReportExtension(Extension):
             finished: the program and the results of the command.
 
         Raises:
-            UsageError: `--check-each` or `--report-against` without `--report`.
-            CompileError: the file cannot be written, or the other run cannot be read.
+            CompileError: the file cannot be written.
         """
-        if not params.report:
-            adds = "--check-each adds verdicts" if params.check_each else "--report-against adds a comparison"
-            raise click.UsageError(f"{adds} to the page of --report: give both")
         from .program import ReportedProgram
         from .write import write_page
 

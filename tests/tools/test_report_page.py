@@ -139,10 +139,15 @@ def test_texts_equal_those_of_ir(
     """The panes have the texts that `--ir` prints on a terminal."""
     monkeypatch.setattr(terminal, "is_kept", lambda output: False)
     panes = Panes(page)
+    check_self_contained(page, panes)
     for level in LEVELS:
         assert cli.main(["compile", str(rmsnorm), "--record", "none", "--ir", level, "--helpers"]) == 0
         assert _without_facts(capsys.readouterr().out) == _without_facts(panes.texts[level])
     assert panes.texts["source0"] == RMSNORM
+
+
+def check_self_contained(page: str, panes: Panes) -> None:
+    """Checks that a page refers to nothing outside of itself, and that no two elements have the same name."""
     assert all(address.startswith("#") for address in panes.addresses)
     assert not re.search(
         r"url\((?!#)|@import|fetch\(|XMLHttp|//[a-z]+\.[a-z]+/", page.replace("http://www.w3.org/2000/svg", "")
@@ -220,9 +225,12 @@ def test_a_refused_program_has_a_page(tmp_path: Path, capsys: pytest.CaptureFixt
     assert [*Panes(text).texts] == ["source0", "torch", "tensor", "loop"]
 
 
-def test_check_each_needs_a_page(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["compile", "-c", "torch.relu(torch.ones(3))", "--check-each"]) == 2
+def test_options_are_refused_before_the_program_is_loaded(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["compile", "-c", "no_name", "--check-each"]) == 2
     assert "give both" in capsys.readouterr().err
+    page, missing = str(tmp_path / "page.html"), str(tmp_path / "missing.html")
+    assert cli.main(["compile", "-c", "no_name", "--report", page, "--report-against", missing]) == 1
+    assert "cannot read" in capsys.readouterr().err
 
 
 @pytest.mark.skipif(BROWSER is None, reason="needs Chromium")
@@ -236,7 +244,9 @@ def test_pages_in_a_browser(page: str, tmp_path: Path, request: pytest.FixtureRe
         for target in ("sm_90a", "cpu"):
             pages[f"tinyllama-{target}"] = page_of_function(layer, size, dtype=torch.bfloat16, target=target)
     print({name: f"{len(text) / 1000:.0f} kB" for name, text in pages.items()})
-    assert all(len(text) < MAX_PAGE for text in pages.values())
+    for text in pages.values():
+        assert len(text) < MAX_PAGE
+        check_self_contained(text, Panes(text))
     findings = checked_pages(pages, tmp_path)
     assert len(findings) == len(pages) * len(WIDTHS)
     for name, result in findings.items():
