@@ -1,6 +1,6 @@
 """Machine code of kernels as data: instructions, functions, loops and the hot loop, of GPUs and of CPUs.
 
-`backend/cuda/disassembly.py` reads SASS into these records, `backend/cpu/disassembly.py` the code of a CPU.
+`backend/cuda/runtime/disassembly.py` reads SASS into these records, `backend/cpu/disassembly.py` the code of a CPU.
 """
 
 from __future__ import annotations

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from ..backend.cpu import build, disassembly as asm
-from ..backend.cuda import disassembly as sass
 from ..backend.cuda.resources import Resources, compiled_resources
+from ..backend.cuda.runtime import disassembly as sass
 from ..backend.cuda.runtime.nvrtc import compile_cubin, compile_ptx, nvrtc_version
 from ..backend.disassembly import Code
 from ..backend.host.compiler import compiler

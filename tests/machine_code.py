@@ -16,7 +16,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 from support.static_gates import machine_code
 
 from benchmarks.common.cases import Case, cases
-from deplodock.backend.cuda.disassembly import disassemble
+from deplodock.backend.cuda.runtime.disassembly import disassemble
 from deplodock.backend.cuda.runtime.nvrtc import compile_cubin
 from deplodock.frontend.capture.export import capture
 from deplodock.frontend.compilation import Compilation

@@ -25,7 +25,7 @@ def measure_cores() -> None:
 def examine() -> dict[str, str]:
     """Returns the version or description of each tool and device, or the reason why it cannot be used."""
     from ..backend.cpu.disassembly import objdump
-    from ..backend.cuda.disassembly import nvdisasm
+    from ..backend.cuda.runtime.disassembly import nvdisasm
     from ..backend.cuda.runtime.nvrtc import nvrtc_version
     from ..backend.host.compiler import compiler
 

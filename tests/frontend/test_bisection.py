@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -15,9 +15,11 @@ from xdsl.passes import ModulePass
 
 import deplodock
 from deplodock.backend.cpu import printer
+from deplodock.dialects.support.printing import PrintedText
 from deplodock.errors import ExecutionError
 from deplodock.frontend.bisection.search import Bisection, bisect
 from deplodock.frontend.capture.decompositions import DECOMPOSITIONS as ABOVE
+from deplodock.frontend.capture.decompositions.table import decomposition_table, tables
 from deplodock.passes import OWN_PASSES
 from deplodock.passes.convert.torch_to_tensor.conversion import get_decompositions
 from deplodock.tools.bisection import as_dict, outcome_text
@@ -87,6 +89,17 @@ def test_an_operator(monkeypatch: pytest.MonkeyPatch) -> None:
     assert outcome.culprit.mismatch.actual == pytest.approx(outcome.culprit.mismatch.expected + 0.25)
 
 
+@pytest.fixture
+def fresh_table() -> Iterator[None]:
+    """Makes the tables of decompositions anew in the test, and after it."""
+    for made in (decomposition_table, tables):
+        made.cache_clear()
+    yield
+    for made in (decomposition_table, tables):
+        made.cache_clear()
+
+
+@pytest.mark.usefixtures("fresh_table")
 def test_the_capture(monkeypatch: pytest.MonkeyPatch) -> None:
     def smooth(x: torch.Tensor) -> torch.Tensor:
         y = torch.special.i0e(x + 1)
@@ -101,8 +114,13 @@ def test_the_capture(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_printed_text(monkeypatch: pytest.MonkeyPatch) -> None:
-    right = printer.print_cpp
-    monkeypatch.setattr(printer, "print_cpp", lambda module: right(module).replace("2.0f", "2.5f"))
+    right = printer.cpp_with_owners
+
+    def printed(module: ModuleOp) -> PrintedText:
+        text = right(module)
+        return dataclasses.replace(text, text=text.text.replace("2.0f", "2.5f"))
+
+    monkeypatch.setattr(printer, "cpp_with_owners", printed)
     outcome = bisected(program, X, Y)
     assert outcome.culprit is not None
     assert (outcome.culprit.part, outcome.culprit.name) == ("executor", "cpu")

@@ -13,9 +13,8 @@ import torch
 
 import deplodock
 from deplodock.backend.cpu import disassembly as asm
-from deplodock.backend.cuda import disassembly as sass
 from deplodock.backend.cuda.resources import compiled_resources, expected_resources
-from deplodock.backend.cuda.runtime import nvrtc
+from deplodock.backend.cuda.runtime import disassembly as sass, nvrtc
 from deplodock.backend.cuda.runtime.nvrtc import KernelUse, compile_cubin
 from deplodock.backend.disassembly import Code, Loop
 from deplodock.errors import CompileError, ExecutionError

@@ -290,6 +290,13 @@ def _signal() -> HelperUnit:
     return HelperUnit(("mbar_signal_at",), body, (("f32", _numbers("f32", 32)),), "f32", 64, 32, 2, more)
 
 
+def _print() -> HelperUnit:
+    """Returns the unit of `printf`: one thread prints, and the result is the argument."""
+    body = """  if (t == 0) print_line("[%lld] = %.9g\\n", (long long)t, (double)a[t]);
+  y[t] = a[t];"""
+    return HelperUnit(("print_line",), body, (("f32", _numbers("f32", 32)),), "f32", 32, 32)
+
+
 def _atomics() -> list[HelperUnit]:
     """Returns the units of atomics: 128 threads update 8 elements with values for which the order has no effect."""
     units: list[HelperUnit] = []
@@ -310,7 +317,7 @@ def _atomics() -> list[HelperUnit]:
     return units
 
 
-_UNITS = (*_scalars(), *_matrices(), *_copies(), *_pairs(), *_boxes(), _signal(), *_atomics())
+_UNITS = (*_scalars(), *_matrices(), *_copies(), *_pairs(), *_boxes(), _signal(), _print(), *_atomics())
 HELPER_UNITS = {unit.keys[0]: unit for unit in _UNITS}
 
 

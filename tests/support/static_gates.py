@@ -14,7 +14,7 @@ from functools import lru_cache
 import numpy as np
 import torch
 
-from deplodock.backend.cuda.disassembly import disassemble
+from deplodock.backend.cuda.runtime.disassembly import disassemble
 from deplodock.backend.cuda.runtime.nvrtc import KernelUse, compile_cubin
 from deplodock.backend.disassembly import Region
 from deplodock.backend.simulator import KernelCounts, simulate

@@ -73,7 +73,7 @@ def test_the_metadata(published: tuple[set[str], set[str], str]) -> None:
 
 
 COMES_WITH = {"sympy": "torch", "huggingface_hub": "transformers", "cuda": "cuda-bindings", "cupy": "cupy-cuda13x"}
-COMES_WITH |= {"jaxlib": "jax", "IPython": "ipykernel"}
+COMES_WITH |= {"jaxlib": "jax", "IPython": "ipykernel", "textual": "xdsl"}
 """Module -> the distribution that brings it along, where their names differ."""
 
 OPTIONAL = {"cuda-bindings", "cupy-cuda13x", "ipykernel", "jax", "onnx", "onnxruntime", "ray", "transformers"}

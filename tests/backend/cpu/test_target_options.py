@@ -33,9 +33,9 @@ def test_programs_are_built_for_an_instruction_set(isa: str, tmp_path: Path, mon
     asked: list[str] = []
     real = build.build_at
 
-    def build_at(target: Path, text: str, march: str = "native") -> None:
+    def build_at(target: Path, text: str, march: str = "native", extra: tuple[str, ...] = ()) -> None:
         asked.append(march)
-        real(target, text, march)
+        real(target, text, march, extra)
 
     def always_made(folder: str, name: str, make: Callable[[Path], None]) -> Path:
         make(tmp_path / name)

@@ -13,10 +13,10 @@ from support import TESTS
 
 import deplodock
 from deplodock.backend.cpp.writer import HELPERS_MARK, KERNELS_MARK
-from deplodock.backend.cuda.disassembly import disassemble, parse_listing
 from deplodock.backend.cuda.kernel_texts import MachineCode, kernel_texts, pack, unpack
 from deplodock.backend.cuda.printer import print_cuda
 from deplodock.backend.cuda.runtime import nvrtc
+from deplodock.backend.cuda.runtime.disassembly import disassemble, parse_listing
 from deplodock.backend.cuda.runtime.nvrtc import KernelUse, check_arch, compile_cubin, kernel_uses
 from deplodock.backend.host.build_cache import CacheWarning
 from deplodock.dialects import make_context

@@ -16,7 +16,7 @@ import pytest
 from support.seed84 import BY_NAME, NAMES
 from support.static_gates import DTYPES, Kernel, captured_case, check, failures, kernels
 
-from deplodock.backend.cuda.disassembly import parse_listing
+from deplodock.backend.cuda.runtime.disassembly import parse_listing
 from deplodock.backend.disassembly import Region
 from deplodock.dialects.layouts import linear
 from deplodock.target.architectures import TARGETS

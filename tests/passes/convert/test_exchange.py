@@ -10,8 +10,8 @@ from hypothesis import given, settings, strategies as st
 from support.exchanges import CASES, DTYPES, TF32, lowered
 from xdsl.dialects.builtin import DenseArrayBase, i64
 
-from deplodock.backend.cuda.disassembly import disassemble
 from deplodock.backend.cuda.printer import print_cuda
+from deplodock.backend.cuda.runtime.disassembly import disassemble
 from deplodock.backend.cuda.runtime.nvrtc import compile_cubin
 from deplodock.backend.emulator import EmulatedProgram, compile_many
 from deplodock.backend.host.launch_plan import make_plan

@@ -11,8 +11,8 @@ from xdsl.dialects import scf
 from xdsl.dialects.builtin import IntAttr, ModuleOp
 
 from deplodock.backend.check_each import make_inputs
-from deplodock.backend.cuda.disassembly import disassemble
 from deplodock.backend.cuda.printer import print_cuda
+from deplodock.backend.cuda.runtime.disassembly import disassemble
 from deplodock.backend.cuda.runtime.nvrtc import compile_cubin
 from deplodock.backend.emulator import EmulatedProgram, compile_many
 from deplodock.backend.host.launch_plan import make_plan

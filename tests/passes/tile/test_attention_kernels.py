@@ -12,8 +12,8 @@ from torch.nn import functional as F
 from xdsl.dialects import scf
 from xdsl.dialects.builtin import ModuleOp
 
-from deplodock.backend.cuda.disassembly import disassemble
 from deplodock.backend.cuda.printer import print_cuda
+from deplodock.backend.cuda.runtime.disassembly import disassemble
 from deplodock.backend.cuda.runtime.nvrtc import compile_cubin
 from deplodock.backend.emulator import EmulatedProgram, compile_many
 from deplodock.backend.host.launch_plan import make_plan

@@ -9,8 +9,8 @@ import pytest
 from support.emulation import emulated_kernels
 from support.f64_products import PRODUCTS
 
-from deplodock.backend.cuda.disassembly import disassemble
 from deplodock.backend.cuda.printer import print_cuda
+from deplodock.backend.cuda.runtime.disassembly import disassemble
 from deplodock.backend.cuda.runtime.nvrtc import compile_cubin
 from deplodock.backend.emulator import EmulatedProgram
 from deplodock.backend.reference import run

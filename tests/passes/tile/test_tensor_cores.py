@@ -13,8 +13,8 @@ from support.emulation import emulated_kernels
 from support.tensor_core_products import PRODUCTS, TO_KERNEL, Product
 from xdsl.dialects.builtin import UnitAttr
 
-from deplodock.backend.cuda.disassembly import disassemble
 from deplodock.backend.cuda.printer import print_cuda
+from deplodock.backend.cuda.runtime.disassembly import disassemble
 from deplodock.backend.cuda.runtime.nvrtc import compile_cubin
 from deplodock.backend.emulator import EmulatedProgram, run_cuda_on_cpu
 from deplodock.backend.host.launch_plan import make_plan

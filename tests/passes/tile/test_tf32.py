@@ -19,8 +19,8 @@ from xdsl.ir import Operation
 
 import deplodock
 from deplodock.backend.check_each import Checker, operand_roundoff, within
-from deplodock.backend.cuda.disassembly import disassemble
 from deplodock.backend.cuda.printer import print_cuda
+from deplodock.backend.cuda.runtime.disassembly import disassemble
 from deplodock.backend.cuda.runtime.nvrtc import compile_cubin
 from deplodock.backend.emulator import EmulatedProgram
 from deplodock.backend.interpreter.domains import Array, cut_tf32, round_tf32

@@ -11,8 +11,8 @@ from support.emulation import emulated_kernels
 from support.warpgroup_products import PRODUCTS, TO_KERNEL, TO_TILE
 from xdsl.dialects.builtin import ModuleOp
 
-from deplodock.backend.cuda.disassembly import disassemble
 from deplodock.backend.cuda.printer import print_cuda
+from deplodock.backend.cuda.runtime.disassembly import disassemble
 from deplodock.backend.cuda.runtime.nvrtc import compile_cubin
 from deplodock.backend.emulator import EmulatedProgram
 from deplodock.backend.host.launch_plan import make_plan

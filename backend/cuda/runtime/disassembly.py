@@ -14,11 +14,11 @@ from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 
-from ...errors import ExecutionError
-from ...target.host import cores
-from ..disassembly import Code, Function, Instruction
-from ..host.build_cache import cached_bytes, digest
-from .kernel_texts import KERNEL_FILE, kernel_texts, unpack
+from ....errors import ExecutionError
+from ....target.host import cores
+from ...disassembly import Code, Function, Instruction
+from ...host.build_cache import cached_bytes, digest
+from ..kernel_texts import KERNEL_FILE, kernel_texts, unpack
 
 OPTIONS = ("-c", "-hex", "-gi")
 """Options of nvdisasm: code sections, encodings, and lines with inlined calls."""
