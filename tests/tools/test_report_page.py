@@ -150,7 +150,7 @@ def check_self_contained(page: str, panes: Panes) -> None:
     """Checks that a page refers to nothing outside of itself, and that no two elements have the same name."""
     assert all(address.startswith("#") for address in panes.addresses)
     assert not re.search(
-        r"url\((?!#)|@import|fetch\(|XMLHttp|//[a-z]+\.[a-z]+/", page.replace("http://www.w3.org/2000/svg", "")
+        r"url\((?!#)|@import|\bfetch\(|XMLHttp|//[a-z]+\.[a-z]+/", page.replace("http://www.w3.org/2000/svg", "")
     )
     assert len(panes.ids) == len({*panes.ids})
 
