@@ -159,7 +159,7 @@ def extensions() -> tuple[Extension, ...]:
 
 
 def extensions_in_use(command: str, params: Params) -> list[Extension]:
-    """Returns the extensions of which an option is set. `command`: name of the command."""
+    """Returns the extensions with an option that is set. `command`: name of the command."""
     names = {e: [str(o.name) for o in e.options.get(command, ())] for e in extensions()}
     return [e for e, options in names.items() if any(getattr(params, name, None) for name in options)]
 
