@@ -132,20 +132,28 @@ def compare(
     pairs = zip(actual, expected, allowed, strict=True)
     differences = [_difference(i, a.detach().cpu(), e.detach().cpu(), t) for i, (a, e, t) in enumerate(pairs)]
     both = zip(differences, actual, expected, strict=True)
-    return [d if d.ok else replace(d, where=_worst(a.detach().cpu(), e.detach().cpu())) for d, a, e in both]
+    return [d if d.ok else replace(d, where=_where(a, e)) for d, a, e in both]
 
 
-def _worst(a: torch.Tensor, e: torch.Tensor) -> str:
-    """Returns the index and the values of the element with the largest error, or "" for tensors of other shapes."""
-    if a.shape != e.shape or not e.numel():
+def _where(a: torch.Tensor, e: torch.Tensor) -> str:
+    """Returns the index and the values of the worst element as text, or an empty text for other shapes."""
+    if (index := worst_element(a, e)) is None:
         return ""
-    x, y = a.double(), e.double()
+    return f"{a[index].item():.6g} instead of {e[index].item():.6g} at {list(index)}"
+
+
+def worst_element(actual: torch.Tensor, expected: torch.Tensor) -> tuple[int, ...] | None:
+    """Returns the index of the element with the largest error (`Difference.error`); None for other shapes, or none.
+
+    The error of an element that is NaN or infinite in one tensor only is infinite.
+    """
+    if actual.shape != expected.shape or not expected.numel():
+        return None
+    x, y = actual.detach().cpu().double(), expected.detach().cpu().double()
     typical = y.nan_to_num(0.0, 0.0, 0.0).square().mean().sqrt().clamp(min=torch.finfo(torch.float64).tiny)
     error = torch.where((x == y) | x.isnan() & y.isnan(), 0.0, (x - y).abs() / torch.maximum(y.abs(), typical))
-    worst = int(error.nan_to_num(math.inf, posinf=math.inf).argmax())
-    index = [int(i) for i in torch.unravel_index(torch.tensor(worst), e.shape)] if e.dim() else []
-    ours, theirs = (f"{t.flatten()[worst].item():.6g}" for t in (a, e))
-    return f"{ours} instead of {theirs} at {index}"
+    worst = error.nan_to_num(math.inf, posinf=math.inf).argmax()
+    return tuple(int(i) for i in torch.unravel_index(worst, y.shape))
 
 
 def _difference(index: int, a: torch.Tensor, e: torch.Tensor, tolerance: float) -> Difference:

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from ..comparison import Difference, compare
+from ..comparison import Difference, compare, worst_element
 
 
 @dataclass(frozen=True)
@@ -72,20 +72,8 @@ def _of(difference: Difference, actual: Sequence[torch.Tensor], expected: Sequen
     facts = {"error": difference.error, "tolerance": difference.tolerance, "reason": difference.reason}
     if len(actual) != len(expected):
         return Mismatch(0, difference.type, None, math.nan, math.nan, **facts)
-    a, e = (values[difference.index].detach().cpu() for values in (actual, expected))
-    if a.dtype != e.dtype or a.shape != e.shape or not e.numel():
+    a, e = actual[difference.index], expected[difference.index]
+    at = worst_element(a, e) if a.dtype == e.dtype else None
+    if at is None:
         return Mismatch(difference.index, difference.type, None, math.nan, math.nan, **facts)
-    at = tuple(int(i) for i in torch.unravel_index(_worst(a.double(), e.double()), e.shape))
     return Mismatch(difference.index, difference.type, at, float(a[at]), float(e[at]), **facts)
-
-
-def _worst(a: torch.Tensor, e: torch.Tensor) -> torch.Tensor:
-    """Returns the flat index of the worst element: one that is NaN or infinite in one tensor only, else the one with
-    the largest error relative to max(|expected element|, RMS)."""
-    special = (a.isnan() != e.isnan()) | ((a.isinf() | e.isinf()) & (a != e) & ~(a.isnan() & e.isnan()))
-    if special.any():
-        return special.flatten().int().argmax()
-    finite = torch.where(e.isfinite(), e, 0.0)
-    typical = float(torch.linalg.vector_norm(finite)) / math.sqrt(e.numel())
-    scale = finite.abs().clamp_(min=max(typical, torch.finfo(torch.float64).tiny))
-    return torch.nan_to_num((a - e).abs() / scale, nan=0.0, posinf=0.0).flatten().argmax()

@@ -20,6 +20,7 @@ from ...dialects.support.locations import location_text
 from ...dialects.torch import AtenOp
 from ...errors import CompileError, ExecutionError, one_line
 from ..capture.arrays import FLOAT8, dtype_of
+from ..capture.decompositions.operators import operator_named
 from ..comparison import tolerances
 from ..compilation import Compilation
 from ..executors import make_executor
@@ -111,7 +112,9 @@ def alone_in_module(op: Operation) -> ModuleOp:
 
     The other functions of the program, which the operator may call, are part of the module.
     """
-    functions = [f.clone() for f in _functions(op) if f.sym_name.data != "main"]
+    program = op.get_toplevel_object()
+    assert isinstance(program, ModuleOp)
+    functions = [f.clone() for f in program.ops if isinstance(f, FuncOp) and f.sym_name.data != "main"]
     block = Block(arg_types=[v.type for v in op.operands])
     clone = op.clone(dict(zip(op.operands, block.args, strict=True)))
     for operand, argument in enumerate(block.args):
@@ -119,13 +122,6 @@ def alone_in_module(op: Operation) -> ModuleOp:
     block.add_ops([clone, ReturnOp(*clone.results)])
     types = [a.type for a in block.args], [r.type for r in clone.results]
     return ModuleOp([FuncOp("main", types, Region(block)), *functions])
-
-
-def _functions(op: Operation) -> list[FuncOp]:
-    module = op
-    while (parent := module.parent_op()) is not None:
-        module = parent
-    return [f for f in module.regions[0].block.ops if isinstance(f, FuncOp)]
 
 
 def compute(op: AtenOp, operands: Sequence[torch.Tensor], sizes: Sizes) -> list[torch.Tensor]:
@@ -161,14 +157,11 @@ def overload_of(name: str) -> Any:
     Raises:
         ExecutionError: PyTorch has no such operator.
     """
-    packet, _, overload = name.partition(".")
-    if hasattr(torch.ops.aten, packet):
-        return getattr(getattr(torch.ops.aten, packet), overload or "default")
-    packet, _, overload = overload.partition(".")
-    library = getattr(torch.ops, name.partition(".")[0])
-    if not packet or not hasattr(library, packet):
+    library, _, member = name.partition(".")
+    operator = operator_named(name) or (operator_named(member, library) if member else None)
+    if operator is None:
         raise ExecutionError(f"PyTorch has no operator {name}")
-    return getattr(getattr(library, packet), overload or "default")
+    return operator.default if isinstance(operator, torch._ops.OpOverloadPacket) else operator
 
 
 def _python(value: Any, base: str, tensors: Mapping[SSAValue, torch.Tensor], sizes: Sizes) -> Any:

@@ -139,7 +139,7 @@ class _Search:
         self.compared = sorted({o.index for o in outputs if o.kind == "result"})
         self.executed = 0
         observer = _Versions()
-        observed = replace(self.compilation.of(self.compilation.module), observers=[observer])
+        observed = self.compilation.of(self.compilation.module, [observer])
         kernels = observed.at("kernel")
         self.versions = observer.versions
         tensors = observed.at("tensor")
@@ -158,13 +158,16 @@ class _Search:
         first, last = 0, len(self.versions) - 1
         if (symptom := self._of_version(first)) is not None:
             return self._ended(self._operator(symptom, call))
-        if self._of_version(last) is None:
+        if (symptom := self._of_version(last)) is None:
             return self._ended(Culprit("executor", executor.name, None, mismatch, error))
         with steps("bisecting", len(self.versions), "versions"):
             while last - first > 1:
                 middle = (first + last) // 2
-                first, last = (middle, last) if self._of_version(middle) is None else (first, middle)
-        return self._ended(self._pass(last))
+                if (outcome := self._of_version(middle)) is None:
+                    first = middle
+                else:
+                    last, symptom = middle, outcome
+        return self._ended(self._pass(last, symptom))
 
     def _ended(self, culprit: Culprit) -> Bisection:
         return Bisection(culprit, self.program.executor.name, len(self.versions), self.executed)
@@ -192,9 +195,7 @@ class _Search:
         )
         return None if outcome == (None, "") else outcome
 
-    def _pass(self, number: int) -> Culprit:
-        symptom = self._of_version(number)
-        assert symptom is not None
+    def _pass(self, number: int, symptom: tuple[Mismatch | None, str]) -> Culprit:
         names = Names()
         before, after = (print_module(self.versions[n].module, names=names).splitlines() for n in (number - 1, number))
         return Culprit("pass", self.versions[number].name, None, *symptom, tuple(diff_lines(before, after, CONTEXT)))
