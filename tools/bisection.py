@@ -21,9 +21,7 @@ def bisect_loaded(loaded: Loaded, executor: str) -> Bisection:
     """Returns the bisection of a program of the command line."""
     program, captured = loaded.program, loaded.captured
     arguments = captured.bind(program.args, program.kwargs)
-    function = program.expected or program.function
-    compiled = CompiledFunction(captured, loaded.compilation, executor)
-    return bisect(compiled, arguments, lambda: function(*program.args, **program.kwargs))
+    return bisect(CompiledFunction(captured, loaded.compilation, executor), arguments, program.call_peer)
 
 
 def outcome_text(outcome: Bisection, diff: bool) -> str:

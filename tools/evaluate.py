@@ -52,6 +52,10 @@ class Program:
     expected: Callable[..., Any] | None = None
     peer: str = "PyTorch"
 
+    def call_peer(self) -> Any:
+        """Returns the result of the other system for the example arguments."""
+        return (self.expected or self.function)(*self.args, **self.kwargs)
+
 
 class PythonError(CompileError):
     """Error in the Python of the user, or raised by it."""
