@@ -18,8 +18,8 @@ from deplodock.passes.convert.torch_to_tensor.conversion import STORAGE_ARGUMENT
 
 @pytest.mark.parametrize("name", SCHEMAS)
 def test_schema_is_pytorchs_own(name: str) -> None:
-    own = str(overload(name)._schema).removeprefix("aten::").replace("::", ".", 1)
-    assert SCHEMAS[name].text == re.sub(r"\([a-z]( -> \*)?\)", "", own).replace("SymInt", "int")
+    schema = str(overload(name)._schema).removeprefix("aten::").replace("::", ".", 1)
+    assert SCHEMAS[name].text == re.sub(r"\([a-z]( -> \*)?\)", "", schema).replace("SymInt", "int")
     assert not overload(name)._schema.is_mutable
 
 

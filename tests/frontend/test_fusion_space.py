@@ -155,15 +155,15 @@ def test_prices_of_cuts() -> None:
     """Each cut has the bytes that it writes and reads, and the predicted times of both decisions about it."""
     prices = fusion_prices(compilation := compiled())
     assert prices is not None
-    own, *others = fusions(compilation)
+    chosen, *others = fusions(compilation)
     assert [k.root for k in prices.kernels] == prices.schedule.removeprefix("roots=").split(",")
-    assert prices.launches == own.launches == len(prices.kernels)
+    assert prices.launches == chosen.launches == len(prices.kernels)
     by_roots = {plan.roots: plan for plan in others}
     operation = {i: op.name for i, op in enumerate(main_function(compilation.at("tensor")).body.block.ops)}
     for cut in prices.cuts:
-        plan = by_roots.pop(tuple(sorted({*own.roots} ^ {cut.position})))
+        plan = by_roots.pop(tuple(sorted({*chosen.roots} ^ {cut.position})))
         assert cut.seconds == plan.seconds({task.key: task.expected for task in plan.tasks})
-        assert (cut.materialized, cut.launches) == (cut.position in own.roots, plan.launches)
+        assert (cut.materialized, cut.launches) == (cut.position in chosen.roots, plan.launches)
         assert cut.operation == operation[cut.position]
         assert cut.read == cut.written * cut.readers > 0
         loaded = [k.reads[cut.name] for k in prices.kernels if cut.name in k.reads]
@@ -195,13 +195,13 @@ def test_the_command_prints_both_prices(tmp_path: Path, capsys: pytest.CaptureFi
     value."""
     (file := tmp_path / "fusion.py").write_text("import torch\nx = torch.randn(64, 32)\ntorch.exp(x).sum(-1)\n")
     assert main(["compile", "--explain", "fusion", "--json", str(file), "--target", "cpu"]) == 0
-    found = json.loads(capsys.readouterr().out)["fusion"]
-    (cut,) = found["cuts"]
+    fusion = json.loads(capsys.readouterr().out)["fusion"]
+    (cut,) = fusion["cuts"]
     assert (cut["location"], cut["materialized"], cut["written"]) == ("fusion.py:3", False, 8192)
     assert main(["compile", "--explain=fusion", str(file), "--target", "cpu", "--schedule", cut["schedule"]]) == 0
     text = capsys.readouterr().out
     assert re.search(rf"{cut['name']} .* kept .* {seconds(cut['seconds'])}", text)
-    assert f"fuse {cut['name']}: --schedule '{found['schedule']}'" in text
+    assert f"fuse {cut['name']}: --schedule '{fusion['schedule']}'" in text
     assert main(["compile", "--explain", str(file), "--target", "cpu"]) == 0
     assert "k0: a nest over [64]" in capsys.readouterr().out
     assert main(["compile", "--explain", "fusions", "--target", "cpu"]) == 1

@@ -25,7 +25,7 @@ _FLAGS = """--headless --no-sandbox --disable-gpu --disable-quic --no-first-run 
 --disable-component-update --disable-sync --enable-logging=stderr --virtual-time-budget=60000""".split()
 
 _SCRIPT = """
-const WIDTHS = %s, found = {};
+const WIDTHS = %s, findings = {};
 const tick = () => new Promise(done => setTimeout(done, 0));
 
 function outside(document, window) {
@@ -116,12 +116,12 @@ async function check(frame) {
 addEventListener("load", async () => {
   try {
     for (const frame of document.querySelectorAll("iframe")) {
-      found[frame.name] = await check(frame);
+      findings[frame.name] = await check(frame);
       frame.remove();
     }
-  } catch (error) { found.error = String(error.stack || error); }
-  const text = JSON.stringify(found);
-  document.body.replaceChildren(Object.assign(document.createElement("pre"), { id: "found", textContent: text }));
+  } catch (error) { findings.error = String(error.stack || error); }
+  const text = JSON.stringify(findings);
+  document.body.replaceChildren(Object.assign(document.createElement("pre"), { id: "findings", textContent: text }));
 });
 """
 
@@ -154,7 +154,7 @@ def checked_pages(pages: Mapping[str, str], folder: Path) -> dict[str, Any]:
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=120)
     errors = [line for line in done.stderr.splitlines() if "CONSOLE" in line]
     assert not errors, "\n".join(errors)
-    match = re.search(r'<pre id="found">(.*?)</pre>', done.stdout, re.S)
+    match = re.search(r'<pre id="findings">(.*?)</pre>', done.stdout, re.S)
     assert match, done.stderr[-2000:]
     findings = json.loads(html.unescape(match[1]))
     assert "error" not in findings, findings["error"]

@@ -29,8 +29,8 @@ CODE = "torch.relu(torch.randn(20, 12) @ torch.randn(12, 24))"
 
 
 def lines_of(text: str) -> list[tuple[str, float]]:
-    found = re.findall(r"^(k\d+ %.*\]) = (\S+)$", text, re.M)
-    return sorted((where, float(value)) for where, value in found)
+    lines = re.findall(r"^(k\d+ %.*\]) = (\S+)$", text, re.M)
+    return sorted((where, float(value)) for where, value in lines)
 
 
 def near(a: Sequence[tuple[str, float]], b: Sequence[tuple[str, float]]) -> bool:

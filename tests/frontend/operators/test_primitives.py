@@ -33,11 +33,11 @@ FMA = ([1 + 2**-12, 0.1, 3e38, float("inf"), 1e-30], [1 - 2**-12, 10.0, 2.0, 0.0
 
 def check(function: Callable[..., Any], *args: Any) -> None:
     """The captured function returns on copies of the arguments what PyTorch returns, and changes them as it does."""
-    expected, given = pytree.tree_map(_copied, (args, args))
+    expected, arguments = pytree.tree_map(_copied, (args, args))
     want = function(*expected)
     captured = capture(function, pytree.tree_map(_copied, args), in_memory=True)
-    found = CompiledFunction(captured, "sm_90a", "reference")(*given)
-    torch.testing.assert_close((found, given), (want, expected), equal_nan=True, rtol=2e-6, atol=1e-6)
+    result = CompiledFunction(captured, "sm_90a", "reference")(*arguments)
+    torch.testing.assert_close((result, arguments), (want, expected), equal_nan=True, rtol=2e-6, atol=1e-6)
 
 
 def _copied(value: Any) -> Any:

@@ -307,8 +307,8 @@ def test_exponentials_of_matrices(dtype: torch.dtype) -> None:
     )
     turning = (matrices - matrices.mT).to(dtype)
     tolerance = {torch.float32: 2e-5, torch.float64: 1e-12, torch.bfloat16: 1e-2}[dtype]
-    found = at_tensor_level(torch.linalg.matrix_exp, turning)
-    torch.testing.assert_close(found.double(), torch.linalg.matrix_exp(turning.double()), atol=tolerance, rtol=0)
+    result = at_tensor_level(torch.linalg.matrix_exp, turning)
+    torch.testing.assert_close(result.double(), torch.linalg.matrix_exp(turning.double()), atol=tolerance, rtol=0)
     check(torch.linalg.matrix_exp, matrices[:3].to(dtype).float(), rtol=2e-5, atol=1e-4)
 
 
