@@ -143,9 +143,10 @@ def _where(a: torch.Tensor, e: torch.Tensor) -> str:
 
 
 def worst_element(actual: torch.Tensor, expected: torch.Tensor) -> tuple[int, ...] | None:
-    """Returns the index of the element with the largest error (`Difference.error`); None for other shapes, or none.
+    """Returns the position of the element with the largest error (`Difference.error`), one index for each dimension.
 
-    The error of an element that is NaN or infinite in one tensor only is infinite.
+    An element that is NaN in one tensor and a number in the other has an infinite error, and so has an infinity that
+    the other tensor does not have. Returns None if the shapes differ, or if the tensors have no elements.
     """
     if actual.shape != expected.shape or not expected.numel():
         return None

@@ -18,12 +18,12 @@ ROUNDINGS = 32
 
 @dataclass(frozen=True)
 class EagerValue:
-    """First result of an operator of the user's function.
+    """Operator that the user's function called, with its result; the first one if it has several.
 
     Attributes:
         operator: the operator: `aten.gelu.default`.
-        location: `file:line` of the user's call, or None.
-        value: a copy of the result.
+        location: `file:line` where the user's code calls the operator, or None.
+        value: copy of the result.
     """
 
     operator: str
@@ -60,7 +60,17 @@ def record(call: Callable[[], Any]) -> list[EagerValue]:
 
 
 def first_missing(eager: Iterable[EagerValue], captured: Iterable[torch.Tensor]) -> EagerValue | None:
-    """Returns the first value of the user's function that no value of the captured program equals, or None."""
+    """Returns the first operator of the user's function whose result the captured program does not compute.
+
+    A result counts as computed if a value of the captured program has the same elements up to rounding and the shape.
+
+    Args:
+        eager: results of the user's operators, in order.
+        captured: all values of the captured program, in any order.
+
+    Returns:
+        the operator with its result, or None if all results are computed.
+    """
     values = [*captured]
     return next((e for e in eager if not any(_equal(e.value, v) for v in values)), None)
 

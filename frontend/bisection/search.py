@@ -98,18 +98,23 @@ class _Versions(Observer):
 
 
 def bisect(program: CompiledFunction, arguments: Sequence[torch.Tensor], call: Callable[[], Any]) -> Bisection:
-    """Searches the first part of the compiler whose results differ from PyTorch's.
+    """Finds the first part of the compiler whose results differ from PyTorch's by more than the tolerance.
 
-    The program is executed first. If its results are wrong, its version after the middle pass is executed next, and
-    so on by halves. If the first version at the tensor level is wrong already, the operators are compared one by one.
+    The compiled program runs first. If its results are wrong, the search executes the program as it is after the pass
+    in the middle of the pipeline. It goes on in the half of the passes where right results become wrong. The results
+    may be wrong after the first pass already, which lowers the operators to the tensor level. Then each operator is
+    executed alone, and compared with PyTorch's operator on the same operands.
 
     Args:
-        program: the program, which begins at the torch level.
+        program: the compiled program of a PyTorch function.
         arguments: the arguments of `@main`.
         call: function that returns the Python result of PyTorch for these arguments.
 
+    Returns:
+        the part and a wrong value, or no part if all results are right.
+
     Raises:
-        ExecutionError: the program is too large to be executed after its passes, or draws random numbers.
+        ExecutionError: the program has more than `MAX_FLOPS` float operations, or draws random numbers.
     """
     captured = program.captured
     if captured.draws:
