@@ -1,12 +1,11 @@
-"""The commands in all documents work, and the README shows the output of its commands.
+"""Commands, options, passes and files that the sentences of all documents mention exist. Generated parts are current.
 
-Installation commands are excluded; `.ci/run` runs them.
+`test_pages.py` runs the commands in blocks.
 """
 
 from __future__ import annotations
 
 import re
-import shlex
 import string
 import subprocess
 import sys
@@ -18,6 +17,7 @@ import pytest
 import walkthrough
 from support import ROOT, TESTS
 from support.dl_lit import COMMANDS, call
+from support.pages import File, commands, pages, steps
 
 from deplodock.passes.pipelines import parse_passes
 from deplodock.tools import dl_opt
@@ -25,49 +25,20 @@ from deplodock.tools import dl_opt
 PIPELINE = r"dl-opt [^\n`]*?-p '?((?:[\w,-]|\{[^}]*\})+)"
 """What follows `-p`, with its options."""
 
-RMSNORM = "nn.RMSNorm(64)(torch.randn(1, 3, 64))"
-
-
-def commands(file: str) -> list[str]:
-    """Returns the lines of the `sh` blocks of a document, without comments and the installation before a command."""
-    blocks = re.findall(r"^```sh\n(.*?)^```", (ROOT / file).read_text(encoding="utf-8"), re.M | re.S)
-    lines = [
-        re.sub(r"\s+#.*", "", line).strip() for block in blocks for line in block.replace("\\\n", " ").splitlines()
-    ]
-    lines = [re.sub(r"^pip install .*?&& ", "", line) for line in lines]
-    return [line for line in lines if re.match(r"(dl-opt|deplodock) ", line)]
-
-
-def shortened(line: str) -> str:
-    """Returns the line with searches limited to two trials."""
-    return re.sub(r"--budget \w+", r"\g<0> --trials 2", line)
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Returns the folder in which the commands run in order. Some read files that earlier ones wrote."""
-    return tmp_path_factory.mktemp("docs")
-
-
-PAGES = ("README.md", "docs/commands.md", "docs/schedules.md", "docs/levels.md")
-"""Pages whose blocks of commands are run. Both blocks of levels.md are run at one level; another test compares all."""
-
-LINES = [line.replace("LEVEL", "tile") for page in PAGES for line in commands(page)]
-
-
-@pytest.mark.parametrize(("page", "least"), [("README.md", 7), ("docs/commands.md", 7), ("docs/levels.md", 2)])
-def test_there_are_commands(page: str, least: int) -> None:
-    assert len(commands(page)) >= least
-
-
-EVERY_PAGE = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "examples").rglob("*.md")])
 MENTIONED = re.compile(r"`((?:cd tests && )?(?:deplodock|dl-opt|dl-gui|python|make) [^`]*)`")
 
 
 def mentioned() -> list[str]:
-    """Returns the commands in the sentences and tables of all pages, outside of blocks."""
-    texts = (re.sub(r"^```.*?^```", "", path.read_text(encoding="utf-8"), flags=re.M | re.S) for path in EVERY_PAGE)
-    return [*dict.fromkeys(command for text in texts for command in MENTIONED.findall(text))]
+    """Returns the commands in the sentences and tables of all pages, outside of blocks.
+
+    Python files that the reader of the page saves are not commands of the repository.
+    """
+    lines: list[str] = []
+    for page in pages():
+        text = re.sub(r"^```.*?^```", "", (ROOT / page).read_text(encoding="utf-8"), flags=re.M | re.S)
+        saved = {f"python {step.name}" for step in steps(page) if isinstance(step, File)}
+        lines += [line for line in MENTIONED.findall(text) if " ".join(line.split()[:2]) not in saved]
+    return [*dict.fromkeys(lines)]
 
 
 @pytest.mark.parametrize("line", mentioned())
@@ -90,46 +61,13 @@ def test_a_mentioned_command_has_its_options(line: str) -> None:
         assert [option for option in options if not re.search(rf"{option}\b", out.decode())] == []
 
 
-@pytest.mark.auto
-@pytest.mark.parametrize("line", [*dict.fromkeys(LINES)])
-def test_command_of_a_page(line: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Runs a line in this process, after the lines above it, which may have written the files that it reads."""
-    monkeypatch.chdir(folder)
-    out = b""
-    for command in re.split(r" (?=&& |\| )", shortened(line)):
-        words = shlex.split(command)
-        given, words = (out, words[1:]) if words[0] == "|" else (b"", words[words[0] == "&&" :])
-        code, out, errors = call(COMMANDS[words[0]], words[1:], given)
-        assert code == 0, errors
-        assert b"error" not in errors
-    assert out.strip() or (folder / line.rpartition("-o ")[2]).read_bytes()
-
-
-README = (ROOT / "README.md").read_text(encoding="utf-8")
-SHOWN = re.findall(r"^```console\n\$ ([^\n]*)\n(.*?)^```", README, re.M | re.S)
-
-
-@pytest.mark.parametrize(("command", "shown"), SHOWN, ids=["loop IR", "CUDA"])
-def test_the_readme_shows_lines_of_the_output_in_their_order(command: str, shown: str) -> None:
-    words = shlex.split(command)
-    code, out, errors = call(COMMANDS[words[0]], words[1:], b"")
-    assert code == 0, errors
-    printed = iter(plain_lines(out.decode()))
-    for line in plain_lines(shown):
-        assert line in printed, f"the output has no line {line!r} after the lines above it"
-
-
-def plain_lines(text: str) -> list[str]:
-    """Returns the lines of IR or CUDA without indentation, locations and attributes of alignment."""
-    return [re.sub(r" loc\(#?\w+\)$|__align__\(\d+\) ", "", line).strip() for line in text.splitlines()]
-
-
 @pytest.mark.skipif(sys.platform != "linux", reason="uses a shell")
 @pytest.mark.parametrize("start", ["deplodock", "dl-opt"])
-def test_a_command_of_the_readme_in_a_shell(start: str, folder: Path) -> None:
-    line = next(line for line in commands("README.md") if line.startswith(start))
+def test_a_command_of_the_readme_in_a_shell(start: str, tmp_path: Path) -> None:
+    lines = [command.text for command in commands("README.md")]
+    line = next(line for line in lines if line.startswith(start) and not line.startswith("dl-opt program.mlir"))
     path = f'PATH="{Path(sys.executable).parent}:$PATH"; '
-    done = subprocess.run(["bash", "-c", path + line], cwd=folder, capture_output=True, text=True, check=False)
+    done = subprocess.run(["bash", "-c", path + line], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert "error" not in done.stderr
     assert done.stdout.strip()
