@@ -1,0 +1,1 @@
+"""Chapter 2: programs at the tensor level, written by hand."""
