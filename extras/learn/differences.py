@@ -147,6 +147,8 @@ def _relation(actual: Array, expected: Array) -> str:
         return "all its elements are equal"
     if close(-a, e):
         return "it is the negative of the expected one"
+    if np.all(a != 0) and close(1 / a, e):
+        return "it is the reciprocal of the expected one"
     if a.ndim == 2 and close(a.T, e):
         return "it is the transpose of the expected one"
     for d in range(a.ndim):
@@ -165,7 +167,9 @@ def _scaled(a: Array, e: Array, close: Any) -> str:
     if nonzero.any():
         factor = float(np.median(a[nonzero] / e[nonzero]))
         if factor not in (0.0, 1.0) and close(a, factor * e):
-            return f"it is {factor:.6g} times the expected one"
+            part = round(1 / factor)
+            times = f"1/{part} of" if part > 1 and abs(part * factor - 1) < 1e-5 else f"{factor:.6g} times"
+            return f"it is {times} the expected one"
     offset = float(np.median(a - e))
     if offset and close(a, e + offset):
         return f"it is the expected one {'plus' if offset > 0 else 'minus'} {abs(offset):.6g}"

@@ -1,4 +1,4 @@
-// judged: differs everywhere: at [0, 0] it is 90.4751
+// judged: it is the reciprocal of the expected one
 func.func @main(%x: tensor<8x64xf32>) -> tensor<8x64xf32> {
   %0 = tensor.reduce max %x over [1] : tensor<8x64xf32> -> tensor<8xf32>
   %1 = tensor.index_map %0[d0] : tensor<8xf32> -> tensor<8x64xf32>
