@@ -111,13 +111,17 @@ class Runner:
             saved = self.task.target.arch, built.binary
             self._programs[name] = CudaProgram(built.plan, "", saved)  # pyright: ignore[reportArgumentType]
 
+    def call(self, name: str) -> list[torch.Tensor]:
+        """Runs a loaded candidate once and returns its results."""
+        return self._programs[name].run(self._args)
+
     def check(self, name: str) -> str:
         """Returns the error of a candidate's results, or "" if they are right.
 
         They are right if they are within the tolerance of the float64 results, or of the typed reference, whose
         comparisons may take another branch than float64.
         """
-        results = self._programs[name].run(self._args)
+        results = self.call(name)
         if self.device != "cpu":
             torch.cuda.synchronize()
         for expected in (lambda: self._exact, lambda: self._rounded):
