@@ -9,7 +9,7 @@ TORCH_TESTS := tests/frontend/test_operator_names.py tests/dialects/test_torch_d
     recurrent.py scatter.py sorting.py)
 BIN := $(if $(wildcard $(VENV)/bin/python),$(VENV)/bin/,)
 
-.PHONY: help setup test torch-versions filecheck lint format types docs bench gpu-bundle
+.PHONY: help setup test torch-versions filecheck lint format types docs site linkcheck bench gpu-bundle
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -47,6 +47,13 @@ docs: ## the pages that are made from what the passes do
 	$(BIN)python docs/levels.py docs/levels.md
 	$(BIN)python docs/dialect_pages.py docs/reference
 	$(BIN)python docs/pass_diagram.py docs/architecture.md
+
+site: ## the site, in build/site; a warning is an error
+	$(BIN)python -m sphinx -n -W --keep-going -q -j auto -b html docs build/site
+	@echo build/site/index.html
+
+linkcheck: ## the links of the site to other sites, which needs a network
+	$(BIN)python -m sphinx -q -b linkcheck docs build/linkcheck
 
 bench: ## the suites on the cores of this machine, and the page of results
 	$(BIN)python -m benchmarks.suite.run --device cpu

@@ -87,6 +87,9 @@ def dialect_page(name: str) -> str:
         paragraphs = part.text.partition("\n\n")
         texts.append(f"## {_title(part.text)}\n\n`{part.file}`" if number else _markdown(paragraphs[0]))
         texts += [_markdown(paragraphs[2])] if paragraphs[2] else []
+        if not number and name != "torch" and part.members:
+            is_operation = any(issubclass(cls, Operation) for cls in part.members)
+            texts.append("## Operations" if is_operation else "## Attributes")
         if name == "torch":
             texts.append(_operators())
         shown = [cls for cls in part.members if name != "torch" or not issubclass(cls, Operation)]

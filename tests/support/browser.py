@@ -149,7 +149,23 @@ def checked_pages(pages: Mapping[str, str], folder: Path) -> dict[str, Any]:
     file.write_text(
         f'<!doctype html><meta charset="utf-8"><body>{frames}<script>{script}</script></body>', encoding="utf-8"
     )
-    command = [str(BROWSER), *_FLAGS, f"--user-data-dir={folder / 'profile'}", "--dump-dom", file.as_uri()]
+    return findings_of(file.as_uri(), folder)
+
+
+def findings_of(address: str, folder: Path) -> dict[str, Any]:
+    """Opens a page whose script replaces it by an element `findings` with JSON.
+
+    Args:
+        address: URL of the page.
+        folder: folder for the files of the browser.
+
+    Returns:
+        The findings.
+
+    Raises:
+        AssertionError: the browser reports an error of a page, or the script fails.
+    """
+    command = [str(BROWSER), *_FLAGS, f"--user-data-dir={folder / 'profile'}", "--dump-dom", address]
     environment = {**os.environ, "DBUS_SESSION_BUS_ADDRESS": "disabled:"}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=120)
     errors = [line for line in done.stderr.splitlines() if "CONSOLE" in line]

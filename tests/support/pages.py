@@ -112,7 +112,8 @@ class Command:
 def pages() -> list[str]:
     """Returns all pages of the repository and its examples, relative to its root."""
     paths = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "examples").rglob("*.md")]
-    return sorted(path.relative_to(ROOT).as_posix() for path in paths)
+    names = [path.relative_to(ROOT).as_posix() for path in paths]
+    return sorted(name for name in names if not name.startswith("docs/generated/"))
 
 
 def blocks(text: str) -> list[Block]:
@@ -121,7 +122,7 @@ def blocks(text: str) -> list[Block]:
     lines = text.splitlines()
     start, fence, language, follows = 0, "", "", False
     for number, line in enumerate(lines, 1):
-        match = re.match(r"\s*(```+)\s*(\S*)$", line)
+        match = re.match(r"\s*(```+)\s*([^\s`]*)[^`]*$", line)
         if not fence and match:
             start, fence, language = number, match[1], match[2]
         elif fence and match and match[1] == fence and not match[2]:

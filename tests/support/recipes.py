@@ -1,4 +1,4 @@
-"""The recipes of CONTRIBUTING.md as functions that change a copy of the library."""
+"""The recipes of docs/howto as functions that change a copy of the library."""
 
 from __future__ import annotations
 
@@ -62,8 +62,8 @@ def add_frontend(copy: Path) -> None:
 
 
 def add_atom(copy: Path) -> None:
-    """Adds the row that CONTRIBUTING.md shows: m16n8k8 of bf16."""
-    page = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    """Adds the row that docs/howto/atom.md shows: m16n8k8 of bf16."""
+    page = (ROOT / "docs" / "howto" / "atom.md").read_text(encoding="utf-8")
     (row,) = re.findall(r"^    MmaAtom\(.*\),$", page, re.MULTILINE)
     append_row(copy / "dialects/kernel/mma.py", "MMA_ATOMS", f"{row}\n")
 
@@ -79,7 +79,7 @@ FIRST_ATOM = """    MmaAtom(f64, "double", "f64", k=8, m=16, accumulator=f64),
 
 
 def add_other_atoms(copy: Path) -> None:
-    """Adds tensor-core atoms that CONTRIBUTING.md does not show."""
+    """Adds tensor-core atoms that docs/howto/atom.md does not show."""
     append_row(copy / "dialects/kernel/mma.py", "MMA_ATOMS", OTHER_ATOMS)
     edit(copy / "dialects/kernel/mma.py", '    MmaAtom(f64, "double", "f64", k=4, m=8', FIRST_ATOM)
 
@@ -215,4 +215,4 @@ RECIPES: dict[str, Callable[[Path], None]] = {
     "passes and operations of a package": add_package,
     "an elementwise operation and its pass": add_operation,
 }
-"""Row of the table in CONTRIBUTING.md -> function that makes this change in a copy."""
+"""Row of the table in docs/howto/index.md -> function that makes this change in a copy."""

@@ -1,4 +1,4 @@
-"""Checks CONTRIBUTING.md: its recipes change the files that its table lists, and its commands and options exist.
+"""Checks docs/howto: the recipes change the files that the table lists. Commands and options of CONTRIBUTING.md exist.
 
 The recipes change a copy of the library. A program that uses all changes runs on the copy.
 """
@@ -15,7 +15,8 @@ from support import ROOT, TESTS
 from support.library_copies import Checkout, copy_library, environment_of
 from support.recipes import RECIPES, add_other_atoms
 
-PAGE = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs" / "howto" / "index.md").read_text(encoding="utf-8")
+GUIDE = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
 
 
 @pytest.fixture(scope="module")
@@ -171,7 +172,7 @@ def test_a_program_uses_all_changes(changed: tuple[Path, dict[str, dict[str, str
     assert done.returncode == 0, done.stderr
 
 
-COMMANDS = re.findall(r"`((?:cd tests && )?(?:make|python) [^`]*)`", PAGE)
+COMMANDS = re.findall(r"`((?:cd tests && )?(?:make|python) [^`]*)`", GUIDE)
 
 
 @pytest.mark.parametrize("line", dict.fromkeys(line for line in COMMANDS if line.startswith("make")))
@@ -181,7 +182,7 @@ def test_a_target_of_make_exists(line: str) -> None:
 
 def test_the_commands_of_python_have_these_options() -> None:
     """Options in the rows of Python commands exist in the scripts. `tests/oracle.py check` runs without programs."""
-    rows = [(command, row) for row in PAGE.splitlines() for command in COMMANDS if f"`{command}`" in row]
+    rows = [(command, row) for row in GUIDE.splitlines() for command in COMMANDS if f"`{command}`" in row]
     python = [(command.rpartition(" && ")[2].split(), row) for command, row in rows if "python " in command]
     files = [f"tests/{words[2]}/__main__.py" if words[1] == "-m" else words[1] for words, _ in python]
     assert {*files} == {"tests/oracle.py", "tests/prose.py", "tests/prose_sheet.py", "tests/fuzz/__main__.py"}
@@ -193,7 +194,7 @@ def test_the_commands_of_python_have_these_options() -> None:
 
 
 def test_the_options_of_pytest_exist(request: pytest.FixtureRequest) -> None:
-    named = re.findall(r"`(?:[^`]* )?(--\w+) all`", PAGE)
+    named = re.findall(r"`(?:[^`]* )?(--\w+) all`", GUIDE)
     assert len(named) > 5
     for option in named:
         request.config.getoption(option)
