@@ -12,10 +12,12 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
+import runpy
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from functools import lru_cache
+from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
@@ -25,7 +27,7 @@ from xdsl.utils.exceptions import ArgSpecParseError
 from xdsl.utils.hints import isa
 
 from ..dialects.support.printing import float_text
-from ..errors import CompileError, PluginError
+from ..errors import CompileError, DeplodockError, PluginError, one_line
 from ..plugins import plugins, registry
 from . import OWN_PASSES, UPSTREAM_PASSES
 
@@ -118,7 +120,10 @@ def read_insertion(text: str) -> Insertion:
 
 
 def parse_passes(
-    text: str, options: Mapping[str, ParameterListType] | None = None, insert: Sequence[str] = ()
+    text: str,
+    options: Mapping[str, ParameterListType] | None = None,
+    insert: Sequence[str] = (),
+    loaded: Sequence[type[ModulePass]] = (),
 ) -> tuple[ModulePass, ...]:
     """Returns the passes of a pipeline, with every named pipeline expanded.
 
@@ -126,12 +131,14 @@ def parse_passes(
         text: pipeline text, such as `"canonicalize,fuse{cost=2}"`.
         options: options for every pass that has them; options in the text take precedence.
         insert: insertions (`read_insertion`) into the named pipelines, in addition to those of plugins.
+        loaded: passes that the text may use in addition to the registered ones (`load_passes`).
 
     Raises:
         PipelineError: the text or an insertion is invalid, or a pass or an option does not exist.
     """
     insertions = (*(load() for load in plugins(INSERTIONS_GROUP, (), "insertion").values()), *insert)
-    return _parsed(text, tuple(get_all_pipelines().items()), tuple((options or {}).items()), insertions)
+    pipelines = tuple(get_all_pipelines().items())
+    return _parsed(text, pipelines, tuple((options or {}).items()), insertions, tuple(loaded))
 
 
 @lru_cache(256)
@@ -140,10 +147,54 @@ def _parsed(
     pipelines: tuple[tuple[str, str], ...],
     options: tuple[tuple[str, ParameterListType], ...],
     insertions: tuple[str, ...],
+    loaded: tuple[type[ModulePass], ...] = (),
 ) -> tuple[ModulePass, ...]:
     """Returns the passes of a text. A cache suffices, because passes are immutable and the texts few."""
     read_insertions = [read_insertion(insertion) for insertion in insertions]
-    return tuple(_Expansion(get_all_passes(), dict(pipelines), read_insertions).expand(text, dict(options), set()))
+    passes = get_all_passes() | {cls.name: lambda cls=cls: cls for cls in loaded}
+    return tuple(_Expansion(passes, dict(pipelines), read_insertions).expand(text, dict(options), set()))
+
+
+def load_passes(file: str) -> list[type[ModulePass]]:
+    """Executes a Python file and returns the passes that it defines.
+
+    Args:
+        file: path of the file.
+
+    Raises:
+        PluginError: the file cannot be executed, defines no pass, or a pass has the name of a registered one.
+    """
+    try:
+        names = runpy.run_path(file, run_name=f"deplodock.loaded.{Path(file).stem}")
+    except OSError as error:
+        raise PluginError(f"{file}: {error.strerror}") from None
+    except DeplodockError:
+        raise
+    except Exception as error:
+        raise PluginError(f"{file} cannot be loaded: {one_line(error)}") from error
+    return defined_passes(names, file)
+
+
+def defined_passes(names: Mapping[str, Any], file: str) -> list[type[ModulePass]]:
+    """Returns the passes that a file defines, in their order.
+
+    Args:
+        names: global names of the file after its execution.
+        file: path of the file, for messages.
+
+    Raises:
+        PluginError: the file defines no pass, or a pass has the name of a registered one.
+    """
+    classes = [c for c in names.values() if isinstance(c, type) and issubclass(c, ModulePass)]
+    classes = [c for c in classes if c.__module__ == names["__name__"]]
+    if not classes:
+        raise PluginError(f"{file} defines no pass: expected a subclass of xdsl.passes.ModulePass with a name")
+    for cls in classes:
+        if not isinstance(getattr(cls, "name", None), str):
+            raise PluginError(f'{file}: the pass {cls.__name__} has no name: add a line like name = "my-pass"')
+        if cls.name in get_all_passes() or cls.name in get_all_pipelines():
+            raise PluginError(f"{file}: the pass {cls.name!r} exists already: choose another name")
+    return classes
 
 
 def pipeline_text(passes: Sequence[ModulePass]) -> str:

@@ -36,7 +36,7 @@ from ..passes.pass_manager import (
     run_passes,
     verify_module,
 )
-from ..passes.pipelines import get_all_passes, parse_passes, pipeline_text
+from ..passes.pipelines import get_all_passes, load_passes, parse_passes, pipeline_text
 from ..target.attribute import get_target, stamp_comment
 from . import terminal
 from .pass_help import help_pass, list_passes
@@ -275,6 +275,13 @@ class DlOptMain(xDSLOptMain):
         arg_parser.add_argument(
             "-p", "--passes", default="", help="passes and named pipelines, `a,b{option=value}`; see --list-passes"
         )
+        arg_parser.add_argument(
+            "--load",
+            metavar="FILE",
+            action="append",
+            default=[],
+            help="a Python file that defines passes for -p; may be given several times",
+        )
         arg_parser.add_argument("-t", "--target", default="mlir", help="what to print: mlir, cuda{arch=sm_90a}")
         arg_parser.add_argument("-o", "--output-file", help="where to print it; stdout if left out")
         arg_parser.add_argument("--seed", type=int, default=0, help="seed of the inputs for --check-each")
@@ -318,7 +325,8 @@ class DlOptMain(xDSLOptMain):
     def setup_pipeline(self) -> None:
         if self.args.run_reproducer and self.args.passes:
             raise UsageError("-p and --run-reproducer exclude each other: a reproducer names its passes")
-        self.passes = parse_passes(self.args.passes)
+        self.loaded = [cls for file in self.args.load for cls in load_passes(file)]
+        self.passes = parse_passes(self.args.passes, loaded=self.loaded)
 
     def run(self) -> int:  # pyright: ignore[reportIncompatibleMethodOverride]
         """Runs the command. Returns the exit code."""
@@ -339,7 +347,7 @@ class DlOptMain(xDSLOptMain):
         if not text.strip():
             raise CompileError(f"{name} is empty: it holds no IR")
         if self.args.run_reproducer:
-            self.passes = parse_passes(passes_of(text, name))
+            self.passes = parse_passes(passes_of(text, name), loaded=self.loaded)
         running = [p.name for p in self.passes]
         for dumped in (*self.args.print_ir_before, *self.args.print_ir_after):
             if dumped not in running:

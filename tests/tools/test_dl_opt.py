@@ -134,6 +134,51 @@ def test_not_text(tmp_path: Path) -> None:
     assert (code, err) == (1, f"dl-opt: error: {path}: not UTF-8 text\n")
 
 
+LOADED = """from xdsl.passes import ModulePass
+
+class {cls}(ModulePass):
+    {body}
+
+    def apply(self, ctx, op):
+        for inner in op.walk():
+            if inner.name == "arith.mulf":
+                inner.results[0].replace_all_uses_with(inner.operands[0])
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (LOADED.format(cls="A", body='name = "dce"'), "the pass 'dce' exists already"),
+        (LOADED.format(cls="A", body=""), "the pass A has no name"),
+        ("x = 1", "defines no pass"),
+        ("x = 1 / 0", "cannot be loaded: ZeroDivisionError: division by zero"),
+        ("def f(:", "cannot be loaded: SyntaxError"),
+        (None, "No such file or directory"),
+    ],
+)
+def test_a_file_without_passes_is_refused(text: str | None, message: str, tmp_path: Path) -> None:
+    file = tmp_path / "my_pass.py"
+    if text is not None:
+        file.write_text(text, encoding="utf-8")
+    code, _, err = run("--load", str(file), "-p", "cse")
+    assert code == 1
+    assert f"{file}" in err
+    assert message in err
+
+
+def test_a_loaded_pass_runs(tmp_path: Path) -> None:
+    """Two files may define passes with the same name, one after the other: nothing stays from the first."""
+    file = tmp_path / "my_pass.py"
+    file.write_text(LOADED.format(cls="A", body='name = "to-lhs"'), encoding="utf-8")
+    code, out, err = run("--load", str(file), "-p", "to-lhs,dce")
+    assert (code, err) == (0, "")
+    assert "func.return %x" in out
+    file.write_text(file.read_text(encoding="utf-8").replace("arith.mulf", "arith.addf"), encoding="utf-8")
+    assert "arith.mulf" in run("--load", str(file), "-p", "to-lhs,dce")[1]
+    assert "unknown pass 'to-lhs'" in run("-p", "to-lhs,dce")[2]
+
+
 def test_internal_error_writes_a_reproducer(tmp_path: Path) -> None:
     path = tmp_path / "r.mlir"
     code, _, err = run("-p", "cse,crash{depth=3},dce", "--reproducer", str(path))

@@ -24,13 +24,16 @@ from deplodock.dialects import OWN_DIALECTS, get_all_dialects
 from deplodock.passes import OWN_PASSES, UPSTREAM_PASSES
 from deplodock.passes.pipelines import PIPELINES, get_all_passes, parse_passes, pipeline_text
 
+ANSWERS = ("templates", "solutions")
+"""Folders of `extras/learn/chapters/*`: their files are copied to the reader's folder, and are no modules."""
+
 LIBRARY = sorted(
     [
         ROOT / "__init__.py",
         ROOT / "errors.py",
         ROOT / "plugins.py",
         ROOT / "progress.py",
-        *(f for p in LIBRARY_FOLDERS for f in (ROOT / p).rglob("*.py")),
+        *(f for p in LIBRARY_FOLDERS for f in (ROOT / p).rglob("*.py") if f.parent.name not in ANSWERS),
     ]
 )
 LIT_TESTS = sorted((ROOT / "tests" / "filecheck").rglob("*.mlir"))
@@ -224,7 +227,7 @@ def test_dl_opt_without_torch() -> None:
 
 def test_package_list() -> None:
     """Every folder of the library is a package. `setup.py` finds the packages; no file lists them."""
-    folders = {path.parent for package in LIBRARY_FOLDERS for path in (ROOT / package).rglob("*.py")}
+    folders = {path.parent for path in LIBRARY if path.parent != ROOT}
     assert all((folder / "__init__.py").exists() for folder in folders)
     config = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     assert "packages" not in config["tool"]["setuptools"]

@@ -1,0 +1,13 @@
+// judged: maximum(maximum(x, 0.0), 1.0): for x = -1 the program returns 1, but 0.0
+pdl.pattern @maximum_twice : benefit(1) {
+  %type = pdl.type
+  %x = pdl.operand
+  %c = pdl.operand
+  %d = pdl.operand
+  %inner_op = pdl.operation "arith.maximumf" (%x, %c : !pdl.value, !pdl.value) -> (%type : !pdl.type)
+  %inner = pdl.result 0 of %inner_op
+  %outer_op = pdl.operation "arith.maximumf" (%inner, %d : !pdl.value, !pdl.value) -> (%type : !pdl.type)
+  pdl.rewrite %outer_op {
+    pdl.replace %outer_op with (%inner : !pdl.value)
+  }
+}
