@@ -149,6 +149,8 @@ def _relation(actual: Array, expected: Array) -> str:
         return "it is the negative of the expected one"
     if np.all(a != 0) and close(1 / a, e):
         return "it is the reciprocal of the expected one"
+    if not close(np.abs(e), np.ones_like(e)) and close(a, e * e):
+        return "it is the square of the expected one"
     if a.ndim == 2 and close(a.T, e):
         return "it is the transpose of the expected one"
     for d in range(a.ndim):
