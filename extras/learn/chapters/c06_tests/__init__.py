@@ -1,0 +1,1 @@
+"""Chapter 6: lit tests of the passes of chapter 5."""

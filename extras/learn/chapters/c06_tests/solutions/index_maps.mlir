@@ -1,0 +1,30 @@
+// RUN: dl-opt %s --load %S/index_maps.py -p compose-index-maps,dce | filecheck %s
+
+// CHECK-LABEL: func.func @twice
+// CHECK-NEXT:    func.return %x
+func.func @twice(%x: tensor<3x4xf32>) -> tensor<3x4xf32> {
+  %0 = tensor.index_map %x[d1, d0] : tensor<3x4xf32> -> tensor<4x3xf32>
+  %1 = tensor.index_map %0[d1, d0] : tensor<4x3xf32> -> tensor<3x4xf32>
+  func.return %1 : tensor<3x4xf32>
+}
+
+// CHECK-LABEL: func.func @slice
+// CHECK-NEXT:    %[[Y:.*]] = tensor.index_map %x[d1, d0 + 1]
+// CHECK-SAME:      tensor<3x4xf32> -> tensor<2x3xf32>
+// CHECK-NEXT:    func.return %[[Y]]
+func.func @slice(%x: tensor<3x4xf32>) -> tensor<2x3xf32> {
+  %0 = tensor.index_map %x[d1, d0] : tensor<3x4xf32> -> tensor<4x3xf32>
+  %1 = tensor.index_map %0[d0 + 1, d1] : tensor<4x3xf32> -> tensor<2x3xf32>
+  func.return %1 : tensor<2x3xf32>
+}
+
+// CHECK-LABEL: func.func @padded
+// CHECK:         %[[P:.*]] = tensor.index_map %x
+// CHECK-SAME:      where
+// CHECK-NEXT:    tensor.index_map %[[P]]
+func.func @padded(%x: tensor<3x4xf32>) -> tensor<4x5xf32> {
+  %zero = payload.constant 0.0 : f32
+  %0 = tensor.index_map %x[d0 - 1, d1] where 0 <= d0 - 1 < 3 else %zero : tensor<3x4xf32> -> tensor<5x4xf32>
+  %1 = tensor.index_map %0[d1, d0] : tensor<5x4xf32> -> tensor<4x5xf32>
+  func.return %1 : tensor<4x5xf32>
+}

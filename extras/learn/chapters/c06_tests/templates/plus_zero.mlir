@@ -1,0 +1,42 @@
+// RUN: dl-opt %s --load %S/plus_zero.py -p fold-plus-zero,dce | filecheck %s
+// ... no line below can fail: repair the lines CHECK, and leave the functions
+
+// CHECK-LABEL: func.func @minus_zero_right
+// CHECK-NXT:    func.return %x
+func.func @minus_zero_right(%x: tensor<4xf32>) -> tensor<4xf32> {
+  %zero = payload.constant -0.0 : tensor<4xf32>
+  %y = arith.addf %x, %zero : tensor<4xf32>
+  func.return %y : tensor<4xf32>
+}
+
+// CHECK-LABEL: func.func @minus_zero_left
+// CHECK-NOT:    arith.add %zero
+func.func @minus_zero_left(%x: tensor<4xf32>) -> tensor<4xf32> {
+  %zero = payload.constant -0.0 : tensor<4xf32>
+  %y = arith.addf %zero, %x : tensor<4xf32>
+  func.return %y : tensor<4xf32>
+}
+
+// CHECK-LABEL: func.func @difference
+// CHECK:        func.return %
+func.func @difference(%x: tensor<4xf32>) -> tensor<4xf32> {
+  %zero = payload.constant 0.0 : tensor<4xf32>
+  %y = arith.subf %x, %zero : tensor<4xf32>
+  func.return %y : tensor<4xf32>
+}
+
+// CHECK-LABEL: func.func @zero_right
+// CHECK-SAME:    %x
+func.func @zero_right(%x: tensor<4xf32>) -> tensor<4xf32> {
+  %zero = payload.constant 0.0 : tensor<4xf32>
+  %y = arith.addf %x, %zero : tensor<4xf32>
+  func.return %y : tensor<4xf32>
+}
+
+// CHECK-LABEL: func.func @negation
+//  CHECK :         arith.subf %zero, %x
+func.func @negation(%x: tensor<4xf32>) -> tensor<4xf32> {
+  %zero = payload.constant 0.0 : tensor<4xf32>
+  %y = arith.subf %zero, %x : tensor<4xf32>
+  func.return %y : tensor<4xf32>
+}

@@ -1,0 +1,8 @@
+# judged: --check-each catches the pass that replaces 0.0 - x by x
+CAUGHT = {
+    "never fires": False,
+    "ignores differences": False,
+    "replaces x + 0.0 by x, which is wrong for -0.0": False,
+    "replaces 0.0 - x by x": False,
+    "replaces -0.0 + x by -0.0": True,
+}
