@@ -14,6 +14,7 @@ from ...dialects import make_context
 from ...dialects.support.calls import main_function
 from ...dialects.support.parsing import parse_module
 from ...errors import DeplodockError
+from ...passes.pass_manager import verify_module
 from .verdicts import Wrong
 
 HOLE = "..."
@@ -43,7 +44,7 @@ class Answer:
         """
         try:
             module = parse_module(make_context(), self.text, self.path.name)
-            module.verify()
+            verify_module(module)
             main_function(module)
         except (DeplodockError, VerifyException) as error:
             raise Wrong(f"the program is not valid: {error}") from None

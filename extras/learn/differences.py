@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -163,8 +163,22 @@ def _relation(actual: Array, expected: Array) -> str:
     return _scaled(a, e, close)
 
 
+_FUNCTIONS: tuple[tuple[str, Callable[[Array], Array]], ...] = (
+    ("square", np.square),
+    ("root", np.sqrt),
+    ("reciprocal", np.reciprocal),
+    ("exponential", np.exp),
+    ("logarithm", np.log),
+)
+"""Functions that an answer may lack or have too many, with their names."""
+
+
 def _scaled(a: Array, e: Array, close: Any) -> str:
     """Returns words for a constant factor or difference, or for one that is constant in each row or column."""
+    with np.errstate(all="ignore"):
+        for words, function in _FUNCTIONS:
+            if a.size > 1 and close(a, function(e)):
+                return f"it is the {words} of the expected one"
     nonzero = np.abs(e) > 1e-12
     if nonzero.any():
         factor = float(np.median(a[nonzero] / e[nonzero]))
@@ -179,7 +193,7 @@ def _scaled(a: Array, e: Array, close: Any) -> str:
         for d in (0, 1):
             ratio = a / e
             if min(a.shape) > 1 and close(ratio, np.broadcast_to(np.take(ratio, [0], axis=1 - d), ratio.shape)):
-                return f"each {_axis(d, 2, 1)} has a factor of its own: is the scale wrong?"
+                return f"each {_axis(d, 2, 1)} has a factor of its own"
     return ""
 
 

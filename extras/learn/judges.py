@@ -4,16 +4,19 @@
 |---|---|---|
 | `require_equal` | equality in the exact domain, then floats | result 0 differs from row 7 on |
 | `require_count` | number of operations | 9 operations, at most 7 are needed |
+| `require_number` | a number that the reader computed | BYTES_READ is 4 times too small |
+| `lowered` | programs of a lower level, by the passes of the compiler | |
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 import numpy as np
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.dialects.func import ReturnOp
-from xdsl.ir import Operation
+from xdsl.ir import Operation, SSAValue
 
 from ...backend.check_each import input_types, interpret, make_inputs, reduction_length, tolerance, within
 from ...backend.interpreter.domains import Array
@@ -21,11 +24,17 @@ from ...backend.interpreter.exact import ExactDomain
 from ...dialects import make_context
 from ...dialects.support.calls import main_function
 from ...dialects.support.parsing import parse_module
+from ...passes.pass_manager import run_passes
+from ...passes.pipelines import parse_passes
+from ...target.attribute import get_target, set_target
 from .differences import describe, names_equal, where
 from .verdicts import Wrong
 
 LARGE = 1024.0
 """Factor of the inputs that show an overflow, as in `dl-opt --check-each`."""
+
+PASSES = (f"{__package__}.preloaded",)
+"""Value of `Exercise.modules` for judges that run passes."""
 
 
 def parsed(text: str) -> ModuleOp:
@@ -33,8 +42,58 @@ def parsed(text: str) -> ModuleOp:
     return parse_module(make_context(), text, "<solution>")
 
 
+def lowered(module: ModuleOp, pipeline: str, target: str = "sm_90a") -> ModuleOp:
+    """Applies passes of the compiler to a module in place, and returns it.
+
+    Args:
+        module: the module.
+        pipeline: passes, as for `dl-opt -p`.
+        target: name of the target for which they decide.
+
+    Raises:
+        CompileError: a pass refuses the module.
+    """
+    set_target(module, get_target(target))
+    run_passes(make_context(), module, parse_passes(pipeline))
+    return module
+
+
+def require_number(
+    name: str, value: Any, expected: float, mistakes: Iterable[tuple[float, str]] = (), tolerance: float = 0.01
+) -> None:
+    """Requires that a number of the reader is right.
+
+    Args:
+        name: its name in the answer.
+        value: the number.
+        expected: the right number.
+        mistakes: numbers that mistakes lead to, and sentences about the mistakes.
+        tolerance: relative difference that is allowed.
+
+    Raises:
+        Wrong: it is no number, or another one.
+    """
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise Wrong(f"{name}: expected a number, but got {value!r}")
+
+    def near(number: float) -> bool:
+        return abs(value - number) <= tolerance * abs(number)
+
+    if near(expected):
+        return
+    text = next((text for number, text in mistakes if near(number)), "")
+    direction = "small" if value < expected else "large"
+    raise Wrong(f"{name} = {value:,.10g} is too {direction}{': ' + text if text else ''}")
+
+
 def require_equal(
-    actual: ModuleOp, expected: ModuleOp, *, inputs: Sequence[Array] | None = None, chunk: int | None = None
+    actual: ModuleOp,
+    expected: ModuleOp,
+    *,
+    inputs: Sequence[Array] | None = None,
+    chunk: int | None = None,
+    exact: bool = True,
+    mistakes: Iterable[tuple[str, str]] = (),
 ) -> None:
     """Requires that two programs compute the same function.
 
@@ -46,28 +105,31 @@ def require_equal(
         expected: a right program.
         inputs: arguments of `@main`; random ones by default.
         chunk: iterations per chunk of staged reductions (`backend.check_each.interpret`).
+        exact: whether to compare in the exact domain. Programs that use laws of the logarithm are equal only in
+            float64.
+        mistakes: texts of programs that contain a mistake, and sentences about the mistakes. The sentence of a program
+            with the same results is part of the verdict.
 
     Raises:
         Wrong: the signatures or the results differ.
     """
     require_signature(actual, expected)
     arrays = list(inputs) if inputs is not None else make_inputs(input_types(expected))
-    exact = ExactDomain()
-    pairs = zip(interpret(actual, arrays, exact, chunk), interpret(expected, arrays, exact), strict=True)
     real = list(zip(interpret(actual, arrays, "real", chunk), interpret(expected, arrays, "real"), strict=True))
+    pairs = real
+    if exact:
+        domain = ExactDomain()
+        pairs = list(zip(interpret(actual, arrays, domain, chunk), interpret(expected, arrays, domain), strict=True))
     for i, (a, e) in enumerate(pairs):
-        same = a == e
-        if same.all():
-            continue
         # Values of the exact domain have no meaning for a reader. Where float64 shows the difference, it is shown.
         differs = ~np.isclose(real[i][0], real[i][1], rtol=1e-9, atol=1e-12, equal_nan=True)
+        same = a == e if exact else ~differs
+        if same.all():
+            continue
         text = describe(*real[i], ~differs if differs.any() else same, f"result {i}")
         if not differs.any():
             text += " (equal in float64 for these inputs, but not for all numbers)"
-        arguments = [(f"argument {n}", x) for n, x in enumerate(interpret_arguments(arrays))]
-        if same_as := names_equal(real[i][0], arguments):
-            text += f"; it equals {same_as} of @main"
-        raise Wrong(text)
+        raise Wrong(text + _explanation(actual, expected, arrays, i, real[i][0], mistakes))
     typed, first = interpret(actual, arrays, "typed", chunk), interpret(expected, arrays, "typed")
     for i, (a, f) in enumerate(zip(typed, first, strict=True)):
         if real[i][1].dtype == np.float64:
@@ -79,8 +141,44 @@ def require_equal(
         if overflow.any():
             place = where(overflow)
             raise Wrong(
-                f"result {i} is right for small inputs, but not finite {place} for inputs {LARGE:.0f} times as large"
+                f"result {i} is right for small inputs, but not finite for inputs {LARGE:.0f} times as large ({place})"
             )
+
+
+def _explanation(
+    actual: ModuleOp,
+    expected: ModuleOp,
+    arrays: list[Array],
+    number: int,
+    value: Array,
+    mistakes: Iterable[tuple[str, str]],
+) -> str:
+    """Returns words that explain why a result is wrong, or an empty text."""
+    arguments = [(f"argument {n}", x) for n, x in enumerate(interpret_arguments(arrays))]
+    if same_as := names_equal(value, arguments):
+        return f"; it equals {same_as} of @main"
+    for text, sentence in mistakes:
+        if np.allclose(interpret(parsed(text), arrays, "real")[number], value, rtol=1e-9, equal_nan=True):
+            return f": {sentence}"
+    unused = _used_arguments(expected, number) - _used_arguments(actual, number)
+    if unused:
+        names = main_function(actual).body.block.args
+        words = " or ".join(f"%{names[n].name_hint or n}" for n in sorted(unused))
+        return f"; it does not depend on {words}"
+    return ""
+
+
+def _used_arguments(module: ModuleOp, number: int) -> set[int]:
+    """Returns the numbers of the arguments of `@main` that a result depends on."""
+    block = main_function(module).body.block
+    assert block.last_op is not None
+    pending, seen = [block.last_op.operands[number]], set[SSAValue]()
+    while pending:
+        if (value := pending.pop()) not in seen:
+            seen.add(value)
+            if isinstance(value.owner, Operation):
+                pending += [v for op in value.owner.walk() for v in op.operands]
+    return {n for n, argument in enumerate(block.args) if argument in seen}
 
 
 def interpret_arguments(arrays: Sequence[Array]) -> list[Array]:

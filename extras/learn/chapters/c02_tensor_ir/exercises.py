@@ -2,21 +2,124 @@
 
 from __future__ import annotations
 
+import numpy as np
+
+from .....backend.check_each import input_types, make_inputs
+from .....dialects.tensor import ReduceOp
 from ...answers import Answer
 from ...course import Chapter, Exercise
-from ...judges import parsed, require_count, require_equal
+from ...judges import operations, parsed, require_count, require_equal
+from ...verdicts import Wrong
+
+OFFSET = 1000.0
+"""Mean of the rows that show a loss of precision in a variance."""
+
+
+def _mistakes(number: int, *replacements: tuple[str, str, str]) -> list[tuple[str, str]]:
+    """Returns programs with mistakes, made from the solution of an exercise.
+
+    Args:
+        number: position of the exercise in the chapter.
+        replacements: text of the solution, text in its place, and a sentence about the mistake.
+    """
+    solution = CHAPTER.exercises[number].solution
+    assert all(old in solution for old, _, _ in replacements)
+    return [(solution.replace(old, new), sentence) for old, new, sentence in replacements]
+
+
+def judge_scale_rows(answer: Answer) -> str:
+    program = answer.program()
+    require_equal(program, parsed(CHAPTER.exercises[0].solution))
+    return f"right, with {require_count(program, 2)} operations"
+
+
+def judge_center(answer: Answer) -> str:
+    program = answer.program()
+    mistakes = _mistakes(
+        1,
+        ("%1[d0]", "%0[d0]", "the sum of the row is subtracted, not its mean"),
+        ("subf", "addf", "the mean is added, not subtracted"),
+        ("func.return %3", "func.return %2", "this is the mean itself, repeated"),
+    )
+    require_equal(program, parsed(CHAPTER.exercises[1].solution), mistakes=mistakes)
+    return f"right, with {require_count(program, 4)} operations"
 
 
 def judge_softmax(answer: Answer) -> str:
     program = answer.program()
-    require_equal(program, parsed(CHAPTER.exercises[0].solution))
-    return f"right, with {require_count(program, 7)} operations"
+    mistakes = _mistakes(
+        2,
+        ("func.return %6", "func.return %3", "these are the exponentials, which are not divided by their sum yet"),
+        ("divf %3, %5", "divf %2, %5", "%x minus the maximum is divided by the sum, not the exponential"),
+        ("divf %3, %5", "divf %3, %1", "the exponentials are divided by the maximum, not by their sum"),
+    )
+    require_equal(program, parsed(CHAPTER.exercises[2].solution), mistakes=mistakes)
+    count = require_count(program, 7)
+    reductions = len(operations(program, lambda op: isinstance(op, ReduceOp)))
+    return f"right, with {count} operations, {reductions} of them reductions"
+
+
+def judge_log_sum_exp(answer: Answer) -> str:
+    program = answer.program()
+    mistakes = _mistakes(
+        3,
+        ("func.return %6", "func.return %5", "the maximum that was subtracted is not added again"),
+        ("addf %5, %0", "addf %4, %0", "the logarithm is missing"),
+    )
+    require_equal(program, parsed(CHAPTER.exercises[3].solution), exact=False, mistakes=mistakes)
+    count = require_count(program, 7)
+    return f"right, with {count} operation{'s' * (count != 1)}, and no exponential overflows"
+
+
+def judge_layer_norm(answer: Answer) -> str:
+    program, expected = answer.program(), parsed(CHAPTER.exercises[4].solution)
+    mistakes = _mistakes(
+        4,
+        ("mulf %3, %9", "mulf %x, %9", "%x is scaled, but its mean is not subtracted"),
+        ("math.rsqrt", "math.sqrt", "it is multiplied by the standard deviation; `math.rsqrt` is 1 / sqrt"),
+        ("rsqrt %7", "rsqrt %6", "1e-5 is not added to the variance"),
+        ("mulf %3, %3", "mulf %x, %x", "the variance is computed from %x, not from %x minus its mean"),
+        ("%8[d0]", "%7[d0]", "it is multiplied by the variance; `math.rsqrt` is missing"),
+    )
+    require_equal(program, expected, mistakes=mistakes)
+    x, *parameters = make_inputs(input_types(expected))
+    try:
+        require_equal(program, expected, inputs=[x + np.float32(OFFSET), *parameters])
+    except Wrong as wrong:
+        raise Wrong(
+            f"the result is right for rows with a mean near 0, but not for a mean near {OFFSET:.0f}: is the variance a "
+            f"difference of two large numbers? {wrong}"
+        ) from None
+    return f"right, with {require_count(program, 15)} operations, also for rows with a mean near {OFFSET:.0f}"
 
 
 CHAPTER = Chapter(
     __package__ or "",
     "Tensor IR by hand",
     [
+        Exercise(
+            "scale_rows",
+            "Scale the rows",
+            ".mlir",
+            judge_scale_rows,
+            (
+                "Both operands of `arith.mulf` must have the shape 8x64. Which coordinate of %s does the element at "
+                "[d0, d1] need?",
+                "The page repeats a value of each row by `tensor.index_map %m[d0] : tensor<4xf32> -> tensor<4x6xf32>`.",
+            ),
+        ),
+        Exercise(
+            "center",
+            "Subtract the mean of a row",
+            ".mlir",
+            judge_center,
+            (
+                "The mean is the sum of a row divided by 64. The sum is a `tensor.reduce add` over dimension 1.",
+                "Divide before you repeat the value along the row: then %n fits, and the division is done 8 times, not "
+                "512 times.",
+                "A name must be defined before it is used, and `func.return` must return the result.",
+            ),
+        ),
         Exercise(
             "softmax",
             "Softmax over rows",
@@ -25,7 +128,31 @@ CHAPTER = Chapter(
             (
                 "Softmax has two reductions: the maximum of a row, and the sum of the exponentials.",
                 "`tensor.index_map %m[d0] : tensor<8xf32> -> tensor<8x64xf32>` repeats a value along a row.",
+                "In order: max, repeat, subtract, exp, sum, repeat, divide.",
             ),
-        )
+        ),
+        Exercise(
+            "log_sum_exp",
+            "Log-sum-exp without overflow",
+            ".mlir",
+            judge_log_sum_exp,
+            (
+                "log(sum(exp(x))) = m + log(sum(exp(x - m))) for every m. Which m keeps the exponentials at most 1?",
+                "The first five operations are those of softmax. `math.log` is the logarithm.",
+                "A solution with one operation exists: `dl-opt --help-op tensor.reduce` lists the kinds of reductions.",
+            ),
+        ),
+        Exercise(
+            "layer_norm",
+            "Layer norm",
+            ".mlir",
+            judge_layer_norm,
+            (
+                "Start with the four operations of exercise 2.2. Their result is used twice.",
+                "%w has one element for each column: it is repeated along the other dimension, by d1.",
+                "The mean of x * x minus the square of the mean is the variance for real numbers. In f32 it is the "
+                "difference of two large numbers, if the mean is large.",
+            ),
+        ),
     ],
 )

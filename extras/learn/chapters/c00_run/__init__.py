@@ -1,0 +1,1 @@
+"""Chapter 0: a program is compiled and run, and its work is counted."""

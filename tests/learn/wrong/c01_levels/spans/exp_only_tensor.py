@@ -1,0 +1,10 @@
+# judged: math.exp: the last level is not tensor; it occurs at a level after
+SPANS = {
+    "torch.sigmoid": ("torch", "torch"),
+    "tensor.index_map": ("tensor", "tensor"),
+    "loop.load": ("loop", "loop"),
+    "tile.dot": ("tile", "tile"),
+    "kernel.barrier": ("kernel", "kernel"),
+    "math.exp": ("tensor", "tensor"),
+    "scf.for": ("tile", "kernel"),  # a loop in the kernel
+}
