@@ -34,6 +34,7 @@ def run(
     *,
     chunk: int | None = None,
     eager: Eager | None = None,
+    listeners: Sequence[Interpreter.Listener] = (),
 ) -> list[Array]:
     """Executes `@main` of a program of tensor, loop and tile ops.
 
@@ -46,6 +47,7 @@ def run(
         chunk: iterations per chunk of a staged reduction. The partial results are merged by its rescaling. None
             computes each stage over its whole range.
         eager: implementations of the functions that the program leaves to PyTorch, by name.
+        listeners: objects that are called before and after each op.
 
     Returns:
         The results of `@main`, in the representation of `domain`.
@@ -61,7 +63,7 @@ def run(
     checked = check_arguments(inputs, args, sizes)
     values = [scalars.encode(a, element_type(t)) for a, t in zip(checked, inputs, strict=True)]
     position = Position()
-    interpreter = Interpreter(module, listeners=(position,))
+    interpreter = Interpreter(module, listeners=(position, *listeners))
     interpreter.register_implementations(FuncFunctions())
     interpreter.register_implementations(HostFunctions(scalars, eager or {}, sizes), override=True)
     interpreter.register_implementations(PayloadFunctions(scalars, sizes))

@@ -91,10 +91,11 @@ PICTURES = {
     "09_barriers": Picture(RMSNORM, "passes", script=select_pass("kernel-insert-barriers")),
     "10_schedules": Picture(PRODUCT, "schedules", height=760),
     "11_pipeline": Picture(
-        "torch.randn(256, 512).half() @ torch.randn(512, 256).half()",
+        "torch.randn(256, 512, dtype=torch.half) @ torch.randn(512, 256, dtype=torch.half)",
         "passes",
-        ("--target", "sm_80"),
+        ("--target", "sm_80", "--schedule", "block=64,64 chunk=32 warps=4 stages=3 atom=mma copy=cp_async"),
         script=select_pass("tile-pipeline-loads"),
+        height=700,
     ),
     "12_operation": Picture("torch.relu(torch.randn(64, 64))", "levels", panes=("torch", "tensor", "loop", "tile")),
 }
