@@ -47,6 +47,7 @@ docs: ## the pages that are made from what the passes do
 	$(BIN)python docs/levels.py docs/levels.md
 	$(BIN)python docs/dialect_pages.py docs/reference
 	$(BIN)python docs/pass_diagram.py docs/architecture.md
+	$(BIN)python docs/small_compiler_pages.py
 
 site: ## the site, in build/site; a warning is an error
 	$(BIN)python -m sphinx -n -W --keep-going -q -j auto -b html docs build/site
