@@ -130,7 +130,7 @@ def test_files_that_a_page_loads_are_of_the_site(site: Path) -> None:
 def test_links_to_other_sites() -> None:
     for page in pages():
         text = (ROOT / page).read_text(encoding="utf-8")
-        for link in re.findall(r"\]\((\w+://[^)\s]*)\)|<(https?://[^>\s]*)>", text):
+        for link in re.findall(r"\]\((\w+://[^)\s]*)\)|^\[[^]]+\]: (\S+)$|<(https?://[^>\s]*)>", text, re.M):
             parts = urlsplit("".join(link))
             assert parts.scheme == "https", (page, link)
             assert parts.hostname in HOSTS, (page, link)
@@ -166,7 +166,7 @@ class _Quiet(SimpleHTTPRequestHandler):
 def test_pages_in_a_browser(site: Path, tmp_path: Path) -> None:
     """No errors on the console, no request to another host, and no page is wider than a phone or a window."""
     names = ["index.html", "generated/passes/tile-swizzle-grid.html", "reference/tile.html", "coverage.html"]
-    names += ["architecture.html", "results.html", "generated/python.html", "levels.html"]
+    names += ["architecture.html", "results.html", "comparison.html", "generated/python.html", "levels.html"]
     names += [p.relative_to(site).as_posix() for p in sorted(site.glob("learn/*.html"))[:1]]
     (site / "frames.html").write_text(f"<!doctype html><body><script>{CHECK % json.dumps(names)}</script></body>")
     server = ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(_Quiet, directory=str(site)))
