@@ -70,7 +70,7 @@ def _resolve_error(app: Sphinx, env: BuildEnvironment, node: nodes.Element, cont
 
 
 _CONTENTS = {
-    "learn": ("learn/**",),
+    "learn/index": ("[0-9]*", "small_compiler/*"),
     "howto/index": tuple("operator pass pattern pdl dialect atom target frontend policy package page".split()),
     "reference/README": ("how_to_read", "*"),
 }

@@ -6,6 +6,7 @@ import re
 from functools import cache
 from typing import Any
 
+import click
 from docutils import nodes
 from sphinx.transforms.post_transforms import SphinxPostTransform
 from xdsl.ir import Operation
@@ -20,7 +21,10 @@ from deplodock.tools.reference.definitions import describe, parts_of
 def targets() -> dict[str, tuple[str, str]]:
     """Returns code span -> (document, anchor with `#` or empty), for passes, commands, operations and attributes."""
     result = {name: (f"generated/passes/{name}", "") for name in get_all_passes()}
-    result |= {f"deplodock {name}": (f"generated/commands/deplodock-{name}", "") for name in cli.commands}
+    result |= {
+        f"deplodock {name}": (f"generated/commands/deplodock-{name}", "")
+        for name in cli.list_commands(click.Context(cli))
+    }
     result["dl-opt"] = "generated/commands/dl-opt", ""
     for dialect in OWN_DIALECTS:
         for part in parts_of(dialect):

@@ -6,11 +6,11 @@
 from __future__ import annotations
 
 import re
-import string
 import subprocess
 import sys
 from pathlib import Path
 
+import click
 import levels
 import pass_diagram
 import pytest
@@ -21,6 +21,7 @@ from support.pages import File, commands, pages, steps
 
 from deplodock.passes.pipelines import parse_passes
 from deplodock.tools import dl_opt
+from deplodock.tools.cli import cli
 
 PIPELINE = r"dl-opt [^\n`]*?-p '?((?:[\w,-]|\{[^}]*\})+)"
 """What follows `-p`, with its options."""
@@ -41,6 +42,18 @@ def mentioned() -> list[str]:
     return [*dict.fromkeys(lines)]
 
 
+def subcommands(words: list[str]) -> list[str]:
+    """Returns the subcommands at the beginning of a command line: `learn`, `check` of `deplodock learn check 3`."""
+    command: click.Command | None = cli if words[0] == "deplodock" else None
+    names: list[str] = []
+    for word in words[1:]:
+        command = command.get_command(click.Context(command), word) if isinstance(command, click.Group) else None
+        if command is None:
+            break
+        names.append(word)
+    return names
+
+
 @pytest.mark.parametrize("line", mentioned())
 def test_a_mentioned_command_has_its_options(line: str) -> None:
     """The command exists, and its help, or the text of its Python file, has the options that the sentence names."""
@@ -55,8 +68,7 @@ def test_a_mentioned_command_has_its_options(line: str) -> None:
         text = next(path for path in paths if path.exists()).read_text(encoding="utf-8")
         assert [option for option in options if option not in ("-m", *re.findall(r"--[\w-]+", text))] == []
     elif words[0] != "dl-gui":
-        subcommand = [w for w in words[1:2] if w[0] in string.ascii_lowercase and words[0] == "deplodock"]
-        code, out, errors = call(COMMANDS[words[0]], [*subcommand, "--help"], b"")
+        code, out, errors = call(COMMANDS[words[0]], [*subcommands(words), "--help"], b"")
         assert code == 0, errors
         assert [option for option in options if not re.search(rf"{option}\b", out.decode())] == []
 
@@ -82,7 +94,8 @@ def test_passes_and_levels_named_in_the_documents_exist(capsys: pytest.CaptureFi
         text = page.read_text(encoding="utf-8")
         named = [p for group in re.findall(PIPELINE, text) for p in re.split(r",(?![^{]*\})", group)]
         assert named or page.name not in ("README.md", "architecture.md")
-        assert {re.sub(r"\{.*", "", name) for name in named} <= known
+        loaded = set(re.findall(r"--load [\w.]+ -p ([\w-]+)", text))  # passes of a file of the reader
+        assert {re.sub(r"\{.*", "", name) for name in named} <= known | loaded
         paths = [*re.findall(rf"`((?:{folders})/[\w/.-]+)`", text), *re.findall(r"\]\((?!https?:)([^)#]+)", text)]
         for path in paths:
             assert (ROOT / path).exists() or (page.parent / path).exists(), f"{page.name}: {path}"
