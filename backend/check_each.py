@@ -157,7 +157,9 @@ def _roundoff(op: Operation) -> float:
     return TF32_CUT if isinstance(op, kernel.WgmmaOp) and isinstance(op.element, Float32Type) else 0.0
 
 
-_UNIT_ROUNDOFF = {row.numpy: row.roundoff for row in DTYPES.values() if row.fraction is not None}
+_UNIT_ROUNDOFF = {
+    row.stored: row.roundoff for row in DTYPES.values() if row.stored is not None and row.fraction is not None
+}
 
 
 @dataclass(frozen=True)

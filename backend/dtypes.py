@@ -1,6 +1,7 @@
 """Table of the element types: their names in the IR, in NumPy, PyTorch and CUDA, and their precision.
 
-Every executor and printer reads this table.
+Every executor and printer reads this table. NumPy has no bf16: its arrays need the package ml_dtypes. Without the
+package programs with bf16 compile, and cannot be executed on arrays.
 """
 
 from __future__ import annotations
@@ -8,7 +9,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 from xdsl.dialects import builtin
 from xdsl.dialects.builtin import ComplexType, IndexType, IntegerType, Signedness
@@ -25,56 +25,72 @@ class DType:
     Fields:
         name: name in the IR, such as `bf16`.
         element: xDSL type.
-        numpy: NumPy type that stores an element.
+        stored: NumPy type that stores an element; None if its package is not installed.
+        bytes: size of an element.
         torch: name of the type in PyTorch.
         c: name of the type in CUDA source text; empty if no kernel computes on it.
         tensor_map: `CUtensorMapDataType` of the driver API, for TMA copies; None if there is none. Signed integers
             have the code of the unsigned type, because a copy only moves bits.
         host: C++ type in a standalone program, if the host compiler has no type `c`.
         fraction: number of bits of a random fraction in [0, 1) that the type holds exactly; None if it is no float.
+        mantissa: stored bits of the mantissa of a float, or of each part of a complex number; None for integers.
     """
 
     name: str
     element: Attribute
-    numpy: np.dtype[Any]
+    stored: np.dtype[Any] | None
+    bytes: int
     torch: str = ""
     c: str = ""
     tensor_map: int | None = None
     host: str = ""
     fraction: int | None = None
+    mantissa: int | None = None
 
     @property
-    def bytes(self) -> int:
-        return self.numpy.itemsize
+    def numpy(self) -> np.dtype[Any]:
+        """NumPy type that stores an element. Raises ExecutionError if its package is not installed."""
+        if self.stored is None:
+            raise ExecutionError(f"arrays of {self.name} need the package ml_dtypes: pip install ml_dtypes")
+        return self.stored
 
     @property
     def roundoff(self) -> float:
         """Largest relative error of rounding to this type, which must be a float or complex type."""
-        return float(ml_dtypes.finfo(self.numpy).eps) / 2
+        assert self.mantissa is not None
+        return 2.0 ** -(self.mantissa + 1)
 
 
 def _unsigned(width: int) -> IntegerType:
     return IntegerType(width, Signedness.UNSIGNED)
 
 
+def _bfloat16() -> np.dtype[Any] | None:
+    try:
+        import ml_dtypes
+    except ModuleNotFoundError:
+        return None
+    return np.dtype(ml_dtypes.bfloat16)
+
+
 _ROWS = (
-    DType("f64", builtin.f64, np.dtype(np.float64), "float64", "double", 8, fraction=24),
-    DType("f32", builtin.f32, np.dtype(np.float32), "float32", "float", 7, fraction=24),
-    DType("f16", builtin.f16, np.dtype(np.float16), "float16", "f16", 6, "Half", 10),
-    DType("bf16", builtin.bf16, np.dtype(ml_dtypes.bfloat16), "bfloat16", "bf16", 9, "Brain", 7),
-    DType("i64", builtin.i64, np.dtype(np.int64), "int64", "long long", 5),
-    DType("i32", builtin.i32, np.dtype(np.int32), "int32", "int", 3),
-    DType("i16", builtin.i16, np.dtype(np.int16), "int16", "short", 1),
-    DType("i8", builtin.i8, np.dtype(np.int8), "int8", "signed char", 0),
-    DType("i1", builtin.i1, np.dtype(np.bool_), "bool", "bool", 0),
-    DType("ui8", _unsigned(8), np.dtype(np.uint8), "uint8", "unsigned char", 0),
-    DType("ui16", _unsigned(16), np.dtype(np.uint16), "uint16", "unsigned short", 1),
-    DType("ui32", _unsigned(32), np.dtype(np.uint32), "uint32", "unsigned int", 2),
-    DType("ui64", _unsigned(64), np.dtype(np.uint64), "uint64", "unsigned long long", 4),
-    DType("index", IndexType(), np.dtype(np.int64), "int64", "long long"),
+    DType("f64", builtin.f64, np.dtype(np.float64), 8, "float64", "double", 8, fraction=24, mantissa=52),
+    DType("f32", builtin.f32, np.dtype(np.float32), 4, "float32", "float", 7, fraction=24, mantissa=23),
+    DType("f16", builtin.f16, np.dtype(np.float16), 2, "float16", "f16", 6, "Half", 10, 10),
+    DType("bf16", builtin.bf16, _bfloat16(), 2, "bfloat16", "bf16", 9, "Brain", 7, 7),
+    DType("i64", builtin.i64, np.dtype(np.int64), 8, "int64", "long long", 5),
+    DType("i32", builtin.i32, np.dtype(np.int32), 4, "int32", "int", 3),
+    DType("i16", builtin.i16, np.dtype(np.int16), 2, "int16", "short", 1),
+    DType("i8", builtin.i8, np.dtype(np.int8), 1, "int8", "signed char", 0),
+    DType("i1", builtin.i1, np.dtype(np.bool_), 1, "bool", "bool", 0),
+    DType("ui8", _unsigned(8), np.dtype(np.uint8), 1, "uint8", "unsigned char", 0),
+    DType("ui16", _unsigned(16), np.dtype(np.uint16), 2, "uint16", "unsigned short", 1),
+    DType("ui32", _unsigned(32), np.dtype(np.uint32), 4, "uint32", "unsigned int", 2),
+    DType("ui64", _unsigned(64), np.dtype(np.uint64), 8, "uint64", "unsigned long long", 4),
+    DType("index", IndexType(), np.dtype(np.int64), 8, "int64", "long long"),
     # Only PyTorch computes on these.
-    DType("complex<f32>", ComplexType(builtin.f32), np.dtype(np.complex64), "complex64"),
-    DType("complex<f64>", ComplexType(builtin.f64), np.dtype(np.complex128), "complex128"),
+    DType("complex<f32>", ComplexType(builtin.f32), np.dtype(np.complex64), 8, "complex64", mantissa=23),
+    DType("complex<f64>", ComplexType(builtin.f64), np.dtype(np.complex128), 16, "complex128", mantissa=52),
 )
 
 DTYPES = {row.name: row for row in _ROWS}
@@ -102,6 +118,6 @@ def numpy_dtype(t: Attribute) -> np.dtype[Any]:
     """Returns the NumPy type that stores an element of `t`.
 
     Raises:
-        ExecutionError: if the element type is not in the table.
+        ExecutionError: if the element type is not in the table, or its package is not installed.
     """
     return dtype_of(t).numpy

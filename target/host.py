@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import math
 import os
-import sqlite3
 from contextlib import closing
 from dataclasses import asdict, dataclass, replace
 from functools import cache
@@ -101,6 +100,8 @@ def read_factors(file: Path, target: str, device: str | None) -> dict[str, float
         target: name of the target, without a number of multiprocessors.
         device: name of the device; None for the device of the latest fit.
     """
+    import sqlite3  # Python for browsers has no sqlite3.
+
     where, values = ("target = ?", [target]) if device is None else ("target = ? AND device = ?", [target, device])
     try:
         with closing(sqlite3.connect(f"{file.resolve().as_uri()}?mode=ro", uri=True, timeout=5)) as db:

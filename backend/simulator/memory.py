@@ -201,7 +201,7 @@ def wavefronts(address: Array, mask: Array, vec: int, itemsize: int) -> tuple[in
     valid = np.repeat(valid, words, axis=1)
     words_of_row, new = _distinct(word, valid)
     key = np.arange(len(rows))[:, None] * BANKS + words_of_row % BANKS
-    per_bank = np.bincount(key[new], minlength=len(rows) * BANKS).reshape(-1, BANKS)
+    per_bank = np.bincount(key[new].astype(np.intp), minlength=len(rows) * BANKS).reshape(-1, BANKS)
     return int(per_bank.max(axis=1).sum()), int(valid.any(axis=1).sum())
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from math import copysign, frexp, isnan
 from typing import ClassVar
 
-import ml_dtypes
 import numpy as np
 from xdsl.context import Context
 from xdsl.dialects import arith, func, math
@@ -57,6 +57,18 @@ _NAN = 0x7F
 """Code of NaN in both formats."""
 _F32_EXPONENT = -126
 """Exponent of the smallest normal f32."""
+
+
+def encoded(number: float, form: Format) -> int:
+    """Returns the code of a number in an eight-bit format, rounded to nearest even, as `encode` computes it."""
+    if isnan(number):
+        return _NAN
+    size = min(abs(number), form.largest)
+    # Zero and subnormal numbers have the exponent of the smallest normal number.
+    exponent = max(frexp(size)[1] - 1, form.exponent) if size else form.exponent
+    units = round(size / 2.0 ** (exponent - form.mantissa))
+    code = (exponent - form.exponent << form.mantissa) + units
+    return code | 0x80 if copysign(1.0, number) < 0 else code
 
 
 def encode(b: Builder, x: SSAValue, form: Format) -> SSAValue:
@@ -183,10 +195,6 @@ def _expand(op: payload.CastOp, source: Attribute, target: Attribute) -> None:
 
 
 def _constant(op: payload.ConstantOp, target: Attribute) -> Operation:
-    """Returns a constant of ui8 with the encoded value of `op`."""
-    form = FORMATS[str(element_type(target))]
-    dtype = ml_dtypes.float8_e5m2 if form.infinite else ml_dtypes.float8_e4m3fn
-    number = np.float32(op.value.value.data)  # pyright: ignore
-    number = number if form.infinite else np.clip(number, -form.largest, form.largest)
-    with np.errstate(all="ignore"):
-        return payload.ConstantOp(int(number.astype(dtype).view(np.uint8)), _as_bytes(target))
+    with np.errstate(over="ignore"):
+        number = float(np.float32(op.scalar))
+    return payload.ConstantOp(encoded(number, FORMATS[str(element_type(target))]), _as_bytes(target))
