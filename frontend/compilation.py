@@ -7,7 +7,6 @@ a level yields the same CUDA if it is parsed and the remaining pipelines run.
 from __future__ import annotations
 
 import gc
-import re
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -30,7 +29,6 @@ from ..passes.analysis.host_memory import HostMemory
 from ..passes.pass_manager import Observer, Remark, collect_remarks, run_passes
 from ..passes.pipelines import parse_passes, pipeline_text, with_options
 from ..passes.record_file import read_record
-from ..passes.verify_level import VerifyLevelPass
 from ..target.architectures import DEFAULT, TARGETS
 from ..target.attribute import arch_of, get_target, on_cores, set_target, stamp_comment
 from ..target.host import NONE, consulted_record, resolve_target
@@ -39,20 +37,10 @@ from . import RARE_COLLECTIONS
 from .capture.captured_program import CapturedProgram
 from .capture.eager_fallback import EagerCall
 from .capture.refusals import UserCalls
-
-PIPELINE_TO = {
-    "tensor": "torch-to-tensor",
-    "loop": "tensor-to-loop",
-    "tile": "loop-to-tile",
-    "kernel": "tile-to-kernel",
-}
-"""Level -> named pipeline that lowers to it from the level above."""
+from .pipeline_steps import Steps, default_steps, divided, scheduled_steps
 
 MACHINE_TEXT = f"{__package__}.machine_code:machine_text"
 """Function that returns the text of machine code. It is imported when it is called, because it needs compilations."""
-
-Steps = Mapping[str, tuple[ModulePass, ...]]
-"""Level -> passes that lower to it from the level above."""
 
 
 @contextmanager
@@ -157,8 +145,8 @@ class Compilation:
             return self._text_steps(self.pipeline_given, options, levels)
         insert = (self.insert,) if isinstance(self.insert, str) else self.insert
         if self.schedule is not None:
-            return _scheduled_steps(self.schedule, options, levels, insert)
-        return _default_steps(levels, options, insert)
+            return scheduled_steps(self.schedule, options, levels, insert)
+        return default_steps(levels, options, insert)
 
     def _text_steps(self, pipeline: str, options: dict[str, ParameterListType], levels: Sequence[str]) -> Steps:
         if self.insert:
@@ -171,7 +159,7 @@ class Compilation:
                 "expected either a pipeline or a schedule, but got both; write plan-schedules{...} into the pipeline",
                 argument="schedule",
             )
-        return _divided(parse_passes(pipeline, options), levels)
+        return divided(parse_passes(pipeline, options), levels)
 
     def passes_to(self, level: str) -> tuple[ModulePass, ...]:
         """Returns the passes from the level of the program to `level` (to the kernel level for `cuda`)."""
@@ -340,74 +328,6 @@ class Compilation:
             (printed,) = self._texts.values()
             return printed.preceded_by(text.removesuffix(printed.text))
         return print_with_owners(self.at(level), debuginfo=level == "torch", width=WIDTH)
-
-
-def _default_steps(levels: Sequence[str], options: dict[str, ParameterListType], insert: Sequence[str]) -> Steps:
-    """Returns the passes of the named pipelines to each level, with options for every pass that sets none itself."""
-    return {level: parse_passes(PIPELINE_TO[level], options, insert) for level in levels}
-
-
-def _scheduled_steps(
-    schedule: str, options: dict[str, ParameterListType], levels: Sequence[str], insert: Sequence[str]
-) -> Steps:
-    """Returns the passes to each level for a text of schedules. Each exact schedule becomes a `plan-schedules` pass.
-
-    The other parts of the text set options of the passes of the named pipelines.
-    """
-    parts = [part.strip() for part in schedule.split(";")]
-    fused = [part for part in parts if part.startswith("roots=")]
-    decided = [_options("plan-schedules", part) for part in parts if part not in fused]
-    for part in fused:
-        options |= _options("tensor-plan-fusion", part)
-    exact = [d for d in decided if "exact" in d]
-    if len(decided) > 1 and len(exact) < len(decided):
-        raise CompileError("several schedules have to be `exact`, each for its own `nest`", argument="schedule")
-    first = [p for d in exact for p in parse_passes("plan-schedules", {**options, **d})]
-    if decided and not exact:
-        options |= decided[0]
-    steps = _default_steps(levels, options, insert)
-    return {level: (*first, *passes) if level == "tile" else passes for level, passes in steps.items()}
-
-
-def _options(name: str, text: str) -> Mapping[str, ParameterListType]:
-    """Returns the options of the pass `name` that a part of the text of a schedule sets.
-
-    Raises:
-        CompileError: the part sets no option.
-    """
-    passes = parse_passes(f"{name}{{{_as_options(text)}}}")
-    options = passes[0].spec().parameters if len(passes) == 1 else {}
-    if not options:
-        raise CompileError(
-            f'expected key=value pairs such as "block=64,128 warps=4", but got "{text}"', argument="schedule"
-        )
-    return options
-
-
-def _as_options(text: str) -> str:
-    """Returns the text of a schedule as pass options: `<block = [8, 64], warps = 1>` -> `exact block=8,64 warps=1`.
-
-    The IR and `--explain` print schedules in angle brackets. Other text has no `exact`. Brackets of lists are removed.
-    """
-    text = re.sub(r"\[([\d, ]*)\]", lambda m: m[1].replace(" ", ""), re.sub(r"\s*=\s*", "=", text))
-    return re.sub(r"(?:#tile\.schedule)?<([^<>]*)>", lambda m: "exact " + re.sub(r",\s*(?=\w+=)", " ", m[1]), text)
-
-
-def _divided(passes: Sequence[ModulePass], levels: Sequence[str]) -> Steps:
-    """Divides the passes of a pipeline after the last `verify-level` of each level.
-
-    The pipeline may end at any of `levels`. It must reach the levels before that in order.
-    """
-    ends = {p.level: i + 1 for i, p in enumerate(passes) if isinstance(p, VerifyLevelPass) and p.level in levels}
-    expected = list(levels)[: len(ends)]
-    if not ends or list(ends) != expected or list(ends.values()) != sorted(ends.values()):
-        text = pipeline_text([p for p in passes if isinstance(p, VerifyLevelPass)]) or "nothing"
-        needed = ", ".join(expected or levels[:1])
-        reason = f"has to pass verify-level{{level=...}} at {needed} in this order; it passes {text}"
-        raise CompileError(reason, argument="pipeline")
-    ends[expected[-1]] = len(passes)
-    starts = [0, *ends.values()]
-    return {level: tuple(passes[start:end]) for (level, end), start in zip(ends.items(), starts, strict=False)}
 
 
 def device_target(target: str) -> str:

@@ -16,8 +16,8 @@ from ..backend.host.launch_plan import make_plan
 from ..dialects import make_context
 from ..dialects.support.calls import main_function
 from ..dialects.support.parsing import MalformedIRError, parse_module
-from ..errors import BorderError, CompileError, DeplodockError, presented
-from ..passes.verify_level import Level, border_violations
+from ..errors import CompileError, DeplodockError, presented
+from ..passes.verify_level import Level, border_violations, level_of
 from ..target.attribute import TARGET, target_of
 from ..target.model import Target
 from .capture.arrays import to_torch
@@ -174,18 +174,3 @@ def read_program(module: str | PathLike[str] | ModuleOp) -> ModuleOp:
         raise MalformedIRError(str(error)) from None
     main_function(program)
     return program
-
-
-def level_of(module: ModuleOp) -> Level:
-    """Returns the highest level at which all operations of a module are legal. Raises BorderError if
-    there is none."""
-    levels: tuple[Level, ...] = ("torch", "tensor", "loop", "tile", "kernel")
-    legal: Level | None = next((level for level in levels if not any(border_violations(module, level))), None)
-    if legal is None:
-        dialects = {op.name.split(".")[0] for op in module.walk()}
-        mixed = ", ".join(level for level in levels if level in dialects) or "none"
-        raise BorderError(
-            f"expected the operations of one level, but got those of: {mixed}; pass level=... to see the first that"
-            " is not legal there"
-        )
-    return legal

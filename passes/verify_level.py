@@ -162,3 +162,18 @@ def _narrow_arithmetic(op: Operation) -> Attribute | None:
     if not is_payload(op) or op.name in SCALAR_CARRIERS:
         return None
     return next((element_type(v.type) for v in (*op.operands, *op.results) if is_low_precision(v.type)), None)
+
+
+def level_of(module: ModuleOp) -> Level:
+    """Returns the highest level at which all operations of a module are legal. Raises BorderError if
+    there is none."""
+    levels: tuple[Level, ...] = ("torch", "tensor", "loop", "tile", "kernel")
+    legal: Level | None = next((level for level in levels if not any(border_violations(module, level))), None)
+    if legal is None:
+        dialects = {op.name.split(".")[0] for op in module.walk()}
+        mixed = ", ".join(level for level in levels if level in dialects) or "none"
+        raise BorderError(
+            f"expected the operations of one level, but got those of: {mixed}; pass level=... to see the first that"
+            " is not legal there"
+        )
+    return legal

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from deplodock.frontend.compilation import _default_steps
+from deplodock.frontend.pipeline_steps import default_steps
 from deplodock.passes.pipelines import PipelineError, parse_passes, pipeline_text
 
 
@@ -28,7 +28,7 @@ def test_insertions_extend_named_pipelines() -> None:
 
 def test_inserted_passes_take_the_options_of_a_compilation() -> None:
     insert = ["tensor-plan-fusion{strategy=none}:before=convert-tensor-to-loop"]
-    text = pipeline_text(_default_steps(["loop"], {"target": ("sm_80",)}, insert)["loop"])
+    text = pipeline_text(default_steps(["loop"], {"target": ("sm_80",)}, insert)["loop"])
     assert re.search(r"tensor-plan-fusion\{strategy=none target=sm_80\},convert-tensor-to-loop", text), text
 
 
