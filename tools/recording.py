@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.passes import ModulePass
 
-from ..backend.check_each import Checker
+from ..backend.check_each import MAX_FLOPS, Checker
 from ..dialects.support.printing import Names, print_module
 from ..errors import CompileError, DeplodockError
 from ..passes.pass_manager import Observer, Remark, contents_of, remarks_so_far
@@ -68,12 +68,14 @@ class Recording(Observer):
 
     Attributes:
         check_each: whether to execute the program after every pass.
+        max_flops: limit of float operations of a program that is executed.
         passes: the recorded passes, in order.
         level: level that the running passes lower to.
         summary: a sentence about the executed versions, or the reason why there are none.
     """
 
     check_each: bool = False
+    max_flops: int = MAX_FLOPS
     passes: list[PassRun] = field(default_factory=list[PassRun])
     level: str = ""
     summary: str = ""
@@ -122,7 +124,7 @@ class Recording(Observer):
 
     def _begin_checks(self, module: ModuleOp) -> None:
         try:
-            self._checker = Checker(module)
+            self._checker = Checker(module, max_flops=self.max_flops)
         except DeplodockError as error:
             self.check_each, self.summary = False, f"not executed: {error}"
 
