@@ -37,6 +37,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--specials", default="slice", help="special values: `all` operators in f32, bf16 and f16")
     parser.addoption("--views", default="slice", help="changes in place of views of views: `all` chains")
     parser.addoption("--pages", default="few", help="report pages in a browser: `all` with TinyLlama's layer")
+    parser.addoption("--playground", default="", help="folder of docs/playground/build.py, to test it in a browser")
     parser.addoption("--growth", default="short", help="growing programs: `all` measures those that take long, too")
 
 

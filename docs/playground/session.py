@@ -195,7 +195,7 @@ def _result(text: str, language: str) -> dict[str, Any]:
         head, _, after_head = text.partition(HELPERS_MARK)
         helpers, _, after_helpers = after_head.partition(KERNELS_MARK)
         kernels, _, host = after_helpers.partition(HOST_MARK)
-        parts = [("facts", head), ("helper functions", helpers), ("", kernels), ("host program", host)]
+        parts = [("", head), ("helper functions", helpers), ("", kernels), ("host program", host)]
     sections = [
         {
             "title": title,

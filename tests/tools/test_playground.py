@@ -5,14 +5,21 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections import Counter
+from collections.abc import Generator
+from contextlib import contextmanager
 from functools import cache
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 import pytest
 from support import ROOT
+from support.browser import BROWSER, WIDTHS
+from support.webdriver import DRIVER, Page, opened
 
 from deplodock.backend.dtypes import DTYPES
 from deplodock.passes.tensor.emulate_float8 import FORMATS, encoded
@@ -95,9 +102,9 @@ def test_the_text_is_that_of_the_commands(tmp_path: Path, capsys: pytest.Capture
 
 def test_sections_contain_the_whole_text() -> None:
     sections = responses()["cpp"]["result"]["sections"]
-    assert [s["title"] for s in sections] == ["facts", "helper functions", "", "host program"]
+    assert [s["title"] for s in sections] == ["", "helper functions", "", "host program"]
     assert sum(s["lines"] for s in sections) > 500
-    (kernels,) = (s["html"] for s in sections if not s["folded"])
+    _, kernels = (s["html"] for s in sections if not s["folded"])
     assert "<i class=k>static </i>" in kernels
     (tile,) = responses()["tile"]["result"]["sections"]
     assert "<i class=k>tile.dot </i>" in tile["html"]
@@ -160,3 +167,139 @@ def test_eight_bit_floats_are_rounded_as_by_ml_dtypes(name: str, dtype: Any) -> 
     clipped = numbers if form.infinite else np.clip(numbers, -form.largest, form.largest)
     assert [encoded(float(x), form) for x in numbers] == clipped.astype(dtype).view(np.uint8).tolist()
     assert encoded(float("nan"), form) == 0x7F
+
+
+@contextmanager
+def served(folder: Path) -> Generator[tuple[str, Counter[str]]]:
+    """Serves a folder on this machine. Yields its address, and the transferred bytes by path."""
+    transferred = Counter[str]()
+
+    class Handler(SimpleHTTPRequestHandler):
+        def __init__(self, *args: Any) -> None:
+            super().__init__(*args, directory=str(folder))
+
+        def log_message(self, format: str, *args: Any) -> None:
+            """Writes nothing."""
+
+        def copyfile(self, source: Any, outputfile: Any) -> None:
+            data = source.read()
+            transferred[self.path.partition("?")[0]] += len(data)
+            outputfile.write(data)
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}", transferred
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+IDLE = "isReady && !isRunning"
+STATUS = "return document.getElementById('message').textContent"
+
+
+def compiled(page: Page, text: str, **fields: str | bool) -> tuple[str, float]:
+    """Compiles a program in the page.
+
+    Args:
+        page: the page.
+        text: the program.
+        fields: values of the controls `target`, `level`, `schedule` and `check`.
+
+    Returns:
+        the text of the result, and the seconds from the click to the result.
+    """
+    page.run(f"{SET_FIELDS}; result = ''; compile()", {"source": text, "schedule": "", "check": False, **fields})
+    seconds = page.wait(IDLE, 120)
+    return page.run("return result"), seconds
+
+
+SET_FIELDS = """
+for (const [id, value] of Object.entries(arguments[0])) {
+  const field = document.getElementById(id);
+  if (typeof value === "boolean") field.checked = value; else field.value = value;
+}
+"""
+
+LARGE = EXAMPLES["relu_matmul"].replace("64x", "256x").replace("128", "256").replace("96", "250")
+"""Program whose execution after each pass takes long in a browser."""
+
+
+def expected_text(request: dict[str, Any]) -> str:
+    """Returns the text of the same compilation in this process."""
+    from playground import session  # pyright: ignore[reportMissingImports]
+
+    return json.loads(session.respond(json.dumps(request)))["result"]["text"]
+
+
+@pytest.fixture
+def assembled(request: pytest.FixtureRequest) -> Path:
+    """Returns the folder of the assembled playground."""
+    folder = request.config.getoption("--playground")
+    if not folder:
+        pytest.skip("needs --playground FOLDER, the folder of docs/playground/build.py")
+    if BROWSER is None or DRIVER is None:
+        pytest.skip("needs Chromium and chromedriver")
+    return Path(folder)
+
+
+def test_the_page_in_a_browser(assembled: Path, tmp_path: Path) -> None:
+    with served(assembled) as (address, transferred), opened(tmp_path) as page:
+        page.resize(1440, 900)
+        page.go(f"{address}/index.html")
+        load = page.wait("isReady", 120)
+        first = page.wait(f"{IDLE} && result", 120)
+        text, second = compiled(page, EXAMPLES["rms_norm"])
+        assert text == page.run("return result") == expected_text(request(EXAMPLES["rms_norm"]))
+        shown = page.run("return document.getElementById('text').innerText")
+        assert "__global__ void" in shown
+        print(f"\nload {load:.2f} s, first compilation {first:.2f} s, second {second:.2f} s")
+        print(*(f"{size / 1e6:8.2f} MB  {path}" for path, size in transferred.items()), sep="\n")
+        print(f"{transferred.total() / 1e6:8.2f} MB  in all")
+        assert transferred.total() < 15e6
+
+        for name, program in EXAMPLES.items():
+            for target, level in (("sm_120", "tile"), ("cpu", "text")):
+                request_of_page = request(program, target=target, level=level)
+                assert compiled(page, **request_of_page)[0] == expected_text(request_of_page), (name, target)
+        _, seconds = compiled(page, EXAMPLES["rms_norm"], target="sm_90a", check=True)
+        assert page.run(STATUS).endswith("10 of 29 passes changed the program · all 10 checked: same results")
+        print(f"compilation with each pass checked {seconds:.2f} s")
+
+        compiled(page, REQUESTS["undefined"]["text"])
+        assert page.run(STATUS) == "not compiled: 1 error"
+        page.run("document.querySelector('#errors button').click()")
+        selected = "source.value.slice(source.selectionStart, source.selectionEnd)"
+        assert page.run(f"const source = document.getElementById('source'); return {selected}") == "%z[d1,"
+
+        page.run(f"{SET_FIELDS}; compile()", {"source": LARGE, "check": True})
+        page.wait("document.getElementById('message').textContent.startsWith('pass')", 60)
+        page.run("document.getElementById('stop').click()")
+        restart = page.wait("isReady", 60)
+        assert page.run(STATUS) == "stopped; Python has been started again"
+        print(f"started again in {restart:.2f} s")
+
+        assert "// k0: 6 blocks of 64" in compiled(page, EXAMPLES["transpose"], schedule="block=32,32 warps=2")[0]
+        page.run("share()")
+        page.wait("location.hash", 10)
+        page.send("POST", "/refresh")
+        page.wait(f"{IDLE} && result", 120)
+        assert "// k0: 6 blocks of 64" in page.run("return result")
+
+        for width in WIDTHS:
+            page.resize(width, 900)
+            assert page.run("return document.documentElement.scrollWidth") <= width
+        assert not [entry for entry in page.log("browser") if entry["level"] in ("SEVERE", "WARNING")]
+        messages = [json.loads(entry["message"])["message"] for entry in page.log("performance")]
+        urls = [m["params"]["request"]["url"] for m in messages if m["method"] == "Network.requestWillBeSent"]
+        assert sum(url.startswith(address) for url in urls) > 8
+        assert [url for url in urls if url.startswith(("http", "ws")) and not url.startswith(address)] == []
+
+
+def test_the_page_opened_from_its_folder(assembled: Path, tmp_path: Path) -> None:
+    with opened(tmp_path) as page:
+        page.go((assembled / "index.html").as_uri())
+        page.wait("isReady && !isRunning && result", 120)
+        assert page.run("return result") == expected_text(request(EXAMPLES["rms_norm"]))
+        assert not page.log("browser")
