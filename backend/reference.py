@@ -14,13 +14,13 @@ from xdsl.interpreter import Interpreter
 from xdsl.interpreters.func import FuncFunctions
 
 from ..dialects.payload import element_type
-from ..dialects.shapes.binding import Sizes, bind_sizes
+from ..dialects.shapes.binding import Sizes
 from ..dialects.support.calls import main_function
 from ..progress import steps
 from .interpreter.domains import Array, TypedDomain
 from .interpreter.loop import LoopFunctions
 from .interpreter.payload import PayloadFunctions
-from .interpreter.running import Eager, HostFunctions, Position, check_arguments, make_domain, register_plugins
+from .interpreter.running import Eager, HostFunctions, Position, bind_arguments, make_domain, register_plugins
 from .interpreter.tensor import TensorFunctions
 from .interpreter.tile import TileFunctions
 
@@ -58,10 +58,8 @@ def run(
     """
     scalars = make_domain(domain) if isinstance(domain, str) else domain
     main = main_function(module)
-    inputs = list(main.function_type.inputs)
-    sizes = bind_sizes(main, [np.shape(a) for a in args])
-    checked = check_arguments(inputs, args, sizes)
-    values = [scalars.encode(a, element_type(t)) for a, t in zip(checked, inputs, strict=True)]
+    checked, sizes = bind_arguments(main, args)
+    values = [scalars.encode(a, element_type(t)) for a, t in zip(checked, main.function_type.inputs, strict=True)]
     position = Position()
     interpreter = Interpreter(module, listeners=(position, *listeners))
     interpreter.register_implementations(FuncFunctions())

@@ -34,8 +34,8 @@ from .capture.arrays import dtype_of
 from .capture.captured_program import CapturedProgram
 from .capture.eager_fallback import EagerCall, Fallback
 from .compilation import Compilation, compile_captured, one_at_a_time
-from .executors import AUTO, Executor, make_executor, target_for
-from .inspection import Inspected
+from .executors import AUTO, Executor, lower_for, make_executor, target_for
+from .inspection import Inspected, inspected
 from .module_state import ModuleState, attribute, attribute_names
 from .repeated_calls import RepeatedCalls, never_matches
 
@@ -225,8 +225,11 @@ class CompiledFunction(Inspected):
 
     def check(self) -> None:
         """Lowers the program to the kernel level. Raises CompileError if an operator or a schedule is not supported."""
-        with one_at_a_time():
-            self.compilation.at("kernel")
+        inspected(lambda: self.compilation.at("kernel"))
+
+    def _lower(self) -> None:
+        """Lowers the program to the level that its executor reads, so that errors are raised before the first call."""
+        lower_for(self._executor_name, self.compilation)
 
     def save(self, path: str | PathLike[str], prepack_weights: bool = True) -> None:
         """Writes the program and its parameters to a folder, from which `deplodock.load` reads them.
@@ -238,7 +241,7 @@ class CompiledFunction(Inspected):
         Raises:
             PluginError: no installed package implements `save`.
         """
-        plugin("deplodock.api", "save", "function")(self, path, prepack_weights)
+        inspected(lambda: plugin("deplodock.api", "save", "function")(self, path, prepack_weights))
 
     def report(self, path: str | PathLike[str], check_each: bool = False) -> None:
         """Writes a page about the program: its levels, passes, kernels and times. One HTML file without references.
@@ -250,7 +253,7 @@ class CompiledFunction(Inspected):
         Raises:
             PluginError: no installed package implements `report`.
         """
-        plugin("deplodock.api", "report", "function")(self, path, check_each)
+        inspected(lambda: plugin("deplodock.api", "report", "function")(self, path, check_each))
 
 
 def refuse_transforms(tensors: Sequence[torch.Tensor]) -> None:
@@ -277,6 +280,8 @@ class Options(TypedDict, total=False):
         target: a GPU of `deplodock.target.architectures.TARGETS` (`sm_90a`), or `cpu`. The default `auto` is the local
             GPU, else `cpu` if there is a C++ compiler, else `sm_90a`, which an interpreter runs.
         executor: `auto` (default), `cuda` or `cpu`; or, to check a program, `emulator`, `simulator` or `reference`.
+            The program is lowered to the level that the executor reads: for `reference` to the tensor level, so that it
+            takes every program above schedules. Texts of lower levels are computed when they are asked for.
         fallback: `"eager"` makes PyTorch compute the operators that deplodock does not support, and a FallbackWarning
             lists them. By default they are errors.
         dynamic_shapes: the sizes that may vary, as for `torch.export.export`. One program serves every size in the
@@ -369,7 +374,7 @@ def _compile(module: Any, args: Any, kwargs: Any, options: Mapping[str, Any]) ->
         compiled = CompiledFunction(captured, **compile_options)
     except TargetError as error:
         raise captured.calls.complete(error) from None
-    compiled.compilation.at("kernel")  # Raises errors now and not at the first call.
+    compiled._lower()
     compiled._module = module if isinstance(module, torch.nn.Module) else None
     compiled._use(captured, modules_of(module))
     compiled._compile_again = lambda copied: _compile(copied or module, args, kwargs, options)

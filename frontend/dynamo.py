@@ -182,7 +182,7 @@ def compile_with_gradients(graph: nn.Module, examples: Sequence[Any], options: M
         sizes = {i for i, n in enumerate(inputs_of_part) if isinstance(n.meta.get("val"), torch.SymInt)}
         with unset_fake_temporarily():  # Constants of the graph are real tensors.
             program = CompiledFunction(capture_graph(part, options.get("fallback")), **compile_options)
-            program.check()
+            program._lower()
 
         # Operators with side effects take tokens that order them. PyTorch passes None as a token.
         tokens = any(map(has_effects, part.graph.nodes))

@@ -9,6 +9,9 @@
 | `reference` | the tensor level in NumPy; the fastest executor for GPU targets without a GPU |
 | `auto` | `cpu` for the target `cpu`, else `cuda` if there is a device, else `reference` |
 
+`KINDS` lists them with the level of IR that each one reads. A program is compiled to that level (`lower_for`), and
+further only for texts and reports of lower levels.
+
 The target `auto` is the local GPU, else `cpu` if there is a C++ compiler, else `DEFAULT_GPU`.
 """
 
@@ -16,6 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -26,6 +30,7 @@ from xdsl.dialects.builtin import ModuleOp
 from ..backend.cuda.runtime.nvrtc import compiler_build
 from ..backend.host.compiler import compiler
 from ..backend.host.timing import Span
+from ..dialects import LEVELS
 from ..errors import CompileError, ExecutionError, TargetError
 from ..target.architectures import CPU, ISAS
 from ..target.attribute import arch_of, on_cores
@@ -37,8 +42,6 @@ from .compilation import Compilation
 if TYPE_CHECKING:
     from ..backend.cpu.runtime import CpuPlan, CpuProgram
     from ..backend.cuda.runtime import CudaProgram
-
-EXECUTORS = ("auto", "cuda", "cpu", "emulator", "simulator", "reference")
 
 AUTO = "auto"
 """Name that stands for the target of this machine (`auto_target`)."""
@@ -60,12 +63,14 @@ class Executor:
         why: reason for the choice of the executor, for the user.
         run: function that takes the tensors of all arguments of `@main` and returns its results.
         program: the compiled code that `cuda` or `cpu` runs; None for interpreters.
+        level: level of the IR that the executor reads.
     """
 
     name: str
     why: str
     run: Run
     program: CpuProgram | CudaProgram | None = None
+    level: str = "kernel"
 
     @property
     def trace(self) -> Trace | None:
@@ -118,7 +123,7 @@ def make_executor(name: str, compilation: Compilation, cuda_graphs: bool = False
     """
     if name == "auto" and on_cores(compilation.target):
         if missing := compiler_missing():
-            return Executor("reference", missing, _interpreted("reference", compilation))
+            return _make("reference", missing, compilation, False)
         return _make("cpu", "the target is this machine", compilation, False)
     missing = check_executor(name, compilation.cubin is not None)
     if name == "auto":
@@ -132,8 +137,9 @@ def make_executor(name: str, compilation: Compilation, cuda_graphs: bool = False
 
 
 def _make(name: str, why: str, compilation: Compilation, cuda_graphs: bool) -> Executor:
-    if name in _INTERPRETERS:
-        return Executor(name, why, _interpreted(name, compilation))
+    if (interpret := KINDS[name].interpret) is not None:
+        on_tensors = partial(_on_tensors, interpret(compilation, _on_arrays(compilation)))
+        return Executor(name, why, on_tensors, level=level_for(name, compilation))
     if name == "cuda":
         from ..backend.cuda.runtime import CudaProgram
 
@@ -151,8 +157,7 @@ def check_executor(name: str, compiled: bool = False) -> str | None:
     With the name `auto` it returns why no CUDA program can run here, or None if one can. For other names it returns
     None. `compiled`: whether machine code exists already. Raises the errors of `make_executor`.
     """
-    if name not in EXECUTORS:
-        raise CompileError(f"unknown executor {name!r}; there are {', '.join(EXECUTORS)}")
+    _kind(name)
     missing = cuda_missing(compiled) if name in ("auto", "cuda") else None
     if name == "cuda" and missing:
         raise ExecutionError(f"no CUDA to run on: {missing}")
@@ -211,11 +216,6 @@ def cpu_program(
     return CpuProgram(kernels, binary, eager, cores=None if target == CPU.name else machine.sms)
 
 
-def _interpreted(name: str, compilation: Compilation) -> Run:
-    compute = _INTERPRETERS[name](compilation, _on_arrays(compilation))
-    return lambda args: [to_torch(a) for a in compute([to_numpy(t) for t in args])]
-
-
 def _reference(compilation: Compilation, eager: Mapping[str, OnArrays]) -> OnArrays:
     from ..backend import reference
 
@@ -223,14 +223,14 @@ def _reference(compilation: Compilation, eager: Mapping[str, OnArrays]) -> OnArr
         raise CompileError(
             "expected a program above the kernel level, but got one at it; use the executor simulator or emulator"
         )
-    module = compilation.at("tensor" if compilation.level == "torch" else compilation.level)
+    module = lower_for("reference", compilation)
     return lambda arrays: reference.run(module, arrays, eager=eager)
 
 
 def _simulator(compilation: Compilation, eager: Mapping[str, OnArrays]) -> OnArrays:
     from ..backend.simulator import simulate
 
-    module = compilation.at("kernel")
+    module = lower_for("simulator", compilation)
 
     def run(arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
         result = simulate(module, arrays, eager=eager)
@@ -256,6 +256,10 @@ def _emulator(compilation: Compilation, eager: Mapping[str, OnArrays]) -> OnArra
     return run
 
 
+def _on_tensors(compute: OnArrays, args: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    return [to_torch(a) for a in compute([to_numpy(t) for t in args])]
+
+
 def _on_arrays(compilation: Compilation) -> dict[str, OnArrays]:
     """Returns the operators that PyTorch computes, as functions of NumPy arrays."""
 
@@ -265,8 +269,61 @@ def _on_arrays(compilation: Compilation) -> dict[str, OnArrays]:
     return {name: on_arrays(call) for name, call in compilation.eager.items()}
 
 
-_INTERPRETERS: dict[str, Callable[[Compilation, Mapping[str, OnArrays]], OnArrays]] = {
-    "reference": _reference,
-    "simulator": _simulator,
-    "emulator": _emulator,
+@dataclass(frozen=True)
+class Kind:
+    """Entry of `KINDS`.
+
+    Attributes:
+        level: level of IR that the executor reads. `compile` lowers a program to this level.
+        interpret: for an interpreter, function that returns a program as a function of NumPy arrays.
+    """
+
+    level: str = "kernel"
+    interpret: Callable[[Compilation, Mapping[str, OnArrays]], OnArrays] | None = None
+
+
+KINDS = {
+    # A machine without a GPU refuses the same programs as a machine with one.
+    "auto": Kind(),
+    "cuda": Kind(),
+    "cpu": Kind(),
+    "emulator": Kind(interpret=_emulator),
+    "simulator": Kind(interpret=_simulator),
+    "reference": Kind("tensor", _reference),
 }
+"""Executor -> its kind."""
+
+EXECUTORS = tuple(KINDS)
+"""Names of the executors."""
+
+
+def _kind(name: str) -> Kind:
+    if name not in KINDS:
+        raise CompileError(f"unknown executor {name!r}; there are {', '.join(EXECUTORS)}")
+    return KINDS[name]
+
+
+def level_for(name: str, compilation: Compilation) -> str:
+    """Returns the level at which an executor reads a program: the level of its kind, but at most the level at
+    which the program begins.
+
+    Raises:
+        CompileError: unknown executor.
+    """
+    return max(_kind(name).level, compilation.level, key=LEVELS.index)
+
+
+def lower_for(name: str, compilation: Compilation) -> ModuleOp:
+    """Lowers a program to the level that an executor reads, so that errors are raised before a call.
+
+    Args:
+        name: one of `EXECUTORS`.
+        compilation: the program.
+
+    Returns:
+        the module at that level.
+
+    Raises:
+        CompileError: unknown executor, or an operator or option that a pass above that level does not support.
+    """
+    return compilation.at(level_for(name, compilation))

@@ -6,9 +6,10 @@ Notebooks show programs, texts and kernels as HTML if an installed package decla
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Literal, TypeAlias, TypeVar
 
+from ..errors import DeplodockError, presented
 from .compilation import Compilation, one_at_a_time
 from .texts import Text, displayed
 
@@ -18,8 +19,26 @@ if TYPE_CHECKING:
 
 LevelName: TypeAlias = Literal["torch", "tensor", "loop", "tile", "kernel", "cuda", "cpp", "ptx", "sass", "asm"]
 
+T = TypeVar("T")
+
 LANGUAGES = {"cuda": "cpp", "cpp": "cpp", "ptx": "", "sass": "", "asm": ""}
 """Level -> language of its text. The language of other levels is `mlir`."""
+
+
+def inspected(read: Callable[[], T]) -> T:
+    """Returns a fact about a program, and lowers the program as far as the fact needs.
+
+    Args:
+        read: function that returns the fact. It runs under the lock of compilations.
+
+    Raises:
+        CompileError: the program cannot be lowered.
+    """
+    try:
+        with one_at_a_time():
+            return read()
+    except DeplodockError as error:
+        raise presented(error) from error.__cause__
 
 
 def level_text(compilation: Compilation, level: str) -> Text:
@@ -61,8 +80,7 @@ class Inspected:
         The levels are `torch`, `tensor`, `loop`, `tile`, `kernel` and `cuda` (`cpp` for the target `cpu`). A program
         that is written as IR has the levels from its own on. `ptx`, `sass` (GPU) and `asm` (CPU) are machine code.
         """
-        with one_at_a_time():
-            return level_text(self.compilation, level)
+        return inspected(lambda: level_text(self.compilation, level))
 
     @property
     def kernels(self) -> Kernels:
@@ -70,22 +88,23 @@ class Inspected:
         from ..target.attribute import on_cores
         from .kernels import kernels_of
 
-        with one_at_a_time():
-            return Kernels(kernels_of(self.compilation), on_cores(self.compilation.target))
+        return inspected(lambda: Kernels(kernels_of(self.compilation), on_cores(self.compilation.target)))
 
     @property
     def remarks(self) -> tuple[Remark, ...]:
         """The reasons why passes did not apply a transformation."""
-        with one_at_a_time():
+
+        def read() -> tuple[Remark, ...]:
             self.compilation.at("kernel")
             return tuple(self.compilation.remarks)
+
+        return inspected(read)
 
     def explain(self) -> Text:
         """Returns the plans of fusion and the schedules that the planner considered, as `--explain` prints them."""
         from .explanation import explain
 
-        with one_at_a_time():
-            return Text(explain(self.compilation), "explain")
+        return inspected(lambda: Text(explain(self.compilation), "explain"))
 
     @property
     def pipeline(self) -> str:
@@ -93,5 +112,4 @@ class Inspected:
         return self.compilation.pipeline()
 
     def _repr_html_(self) -> str | None:
-        with one_at_a_time():
-            return displayed("program", self)
+        return inspected(lambda: displayed("program", self))

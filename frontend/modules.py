@@ -13,6 +13,7 @@ from xdsl.dialects.builtin import ModuleOp
 from xdsl.utils.exceptions import VerifyException
 
 from ..backend.host.launch_plan import make_plan
+from ..backend.interpreter.running import bind_arguments
 from ..dialects import make_context
 from ..dialects.support.calls import main_function
 from ..dialects.support.parsing import MalformedIRError, parse_module
@@ -20,9 +21,9 @@ from ..errors import CompileError, DeplodockError, presented
 from ..passes.verify_level import Level, border_violations, level_of
 from ..target.attribute import TARGET, target_of
 from ..target.model import Target
-from .capture.arrays import to_torch
+from .capture.arrays import to_numpy, to_torch
 from .compilation import Compilation, one_at_a_time
-from .executors import AUTO, Executor, make_executor, target_for
+from .executors import AUTO, Executor, level_for, make_executor, target_for
 from .inspection import Inspected
 
 
@@ -34,9 +35,17 @@ class CompiledModule(Inspected):
         executor: the executor that runs it.
     """
 
-    def __init__(self, compilation: Compilation, executor: Executor) -> None:
+    def __init__(self, compilation: Compilation, executor: Executor, level: str) -> None:
+        """Stores a compilation and its executor.
+
+        Args:
+            compilation: the program.
+            executor: its executor.
+            level: level to which the program is lowered, where the arguments of a call are checked.
+        """
         self.compilation, self.executor = compilation, executor
-        self._plan = make_plan(compilation.at("kernel"))
+        self._module = compilation.at(level)
+        self._plan = make_plan(self._module) if level == "kernel" else None
 
     def __call__(self, *args: torch.Tensor | np.ndarray) -> Any:
         """Runs the program.
@@ -62,7 +71,10 @@ class CompiledModule(Inspected):
 
     def _checked(self, args: Sequence[torch.Tensor | np.ndarray]) -> list[torch.Tensor]:
         tensors = [a if isinstance(a, torch.Tensor) else to_torch(np.asarray(a)) for a in args]
-        self._plan.check_tensors(tensors)
+        if self._plan is not None:
+            self._plan.check_tensors(tensors)
+        else:
+            bind_arguments(main_function(self._module), [to_numpy(t) for t in tensors])
         return tensors
 
 
@@ -105,8 +117,9 @@ def compile_module(
             program = read_program(module)
             chosen = program_target(program, target, executor)
             compilation = compilation_of(program, chosen, level, pipeline_given=pipeline, **options)
-            compilation.at("kernel")  # Raises errors now and not at the first call.
-            compiled = CompiledModule(compilation, make_executor(executor, compilation))
+            lowered_to = level_for(executor, compilation)
+            compilation.at(lowered_to)  # Errors of passes precede errors of the executor.
+            compiled = CompiledModule(compilation, make_executor(executor, compilation), lowered_to)
             if args is not None:
                 compiled._checked(args)
             return compiled

@@ -150,24 +150,22 @@ def interpreted_outcome(compilation: Compilation, executor: Executor, seed: int)
         seed: seed of the arguments.
     """
     from ..backend.check_each import input_types, interpret, make_inputs, operand_roundoff, reduction_length
-    from ..backend.host.launch_plan import make_plan
     from ..dialects.shapes.binding import sample_sizes
     from ..dialects.support.calls import main_function
     from ..frontend.capture.arrays import to_numpy, to_torch
+    from .reports import execution_facts
 
-    kernels = compilation.at("kernel")
+    executed = compilation.at(executor.level)
     written = compilation.at("tensor" if compilation.level == "torch" else compilation.level)
     sizes = sample_sizes(main_function(written))
     inputs = make_inputs(input_types(written), seed, sizes)
     first, real = (interpret(written, inputs, domain) for domain in ("typed", "real"))
     actual = [to_numpy(t) for t in executor.run([to_torch(a) for a in inputs])]
-    length, operand_error = reduction_length(written, sizes), operand_roundoff(kernels)
+    length, operand_error = reduction_length(written, sizes), operand_roundoff(executed)
     results = [_result(*values, length, operand_error) for values in zip(actual, first, real, strict=True)]
-    judge = "simulator" if written is kernels else "reference"
+    judge = "simulator" if compilation.level == "kernel" else "reference"
     return {
-        "executor": executor.name,
-        "why": executor.why,
-        "kernels": len(make_plan(kernels).launches),
+        **execution_facts(compilation, executor),
         "compared_with": f"the {judge} at the {compilation.level} level, in float64",
         "results": results,
         "ok": all(r["ok"] for r in results),

@@ -34,7 +34,7 @@ from ..frontend.capture.eager_fallback import Fallback, FallbackWarning
 from ..frontend.capture.export import capture
 from ..frontend.comparison import compare, tolerances
 from ..frontend.compilation import Compilation, compile_captured, fullest_step
-from ..frontend.executors import make_executor
+from ..frontend.executors import Executor, lower_for, make_executor
 from ..frontend.kernels import Kernel, kernels_of
 from ..frontend.machine_code import MachineCode, longest_kernels
 from ..passes.analysis.host_memory import MEMORY_LIMIT, limit_of
@@ -311,7 +311,7 @@ def as_json(loaded: Loaded, level: str, places: bool = False, machine: bool = Fa
 def run(loaded: Loaded, executor: str) -> dict[str, Any]:
     """Runs the program and PyTorch on the same inputs. Returns the data of `outcome_of`."""
     program, captured, compilation = loaded.program, loaded.captured, loaded.compilation
-    compilation.at("kernel")
+    lower_for(executor, compilation)  # Refuses the program before PyTorch runs it.
 
     def expected() -> list[torch.Tensor]:
         with torch.no_grad():
@@ -345,8 +345,7 @@ def outcome_of(
     actual = executor.run([a.clone() if i in changed else a for i, a in enumerate(arguments)])
     shown = range(len(actual)) if shown is None else shown
     results = [actual[i] for i in shown]
-    module = compilation.at("kernel")
-    facts = {"executor": executor.name, "why": executor.why, "kernels": len(make_plan(module).launches)}
+    facts = execution_facts(compilation, executor)
     if isinstance(expected, str) and executor.name == "reference":
         note = f"nothing was compared: {expected}, and this is the reference;"
         note += " --executor emulator or simulator compares with it"
@@ -359,11 +358,21 @@ def outcome_of(
         right = [reference[i] for i in shown]
     else:
         against, right = peer, expected()
-    return {**facts, "compared_with": against, **compared(compilation, arguments, results, right, shown)}
+    return {**facts, "compared_with": against, **compared(compilation, executor, arguments, results, right, shown)}
+
+
+def execution_facts(compilation: Compilation, executor: Executor) -> dict[str, Any]:
+    """Returns the executor of a program, the level that it reads and the number of kernels, as data for `outcome_text`.
+
+    The number is None if the executor reads a level above kernels.
+    """
+    kernels = len(make_plan(compilation.at("kernel")).launches) if executor.level == "kernel" else None
+    return {"executor": executor.name, "why": executor.why, "level": executor.level, "kernels": kernels}
 
 
 def compared(
     compilation: Compilation,
+    executor: Executor,
     arguments: Sequence[torch.Tensor],
     results: Sequence[torch.Tensor],
     right: Sequence[torch.Tensor],
@@ -373,6 +382,7 @@ def compared(
 
     Args:
         compilation: the program.
+        executor: its executor.
         arguments: the arguments of `@main`.
         results: its results.
         right: the expected results.
@@ -380,7 +390,7 @@ def compared(
     """
     tensors = compilation.at("tensor")
     sizes = bind_sizes(main_function(tensors), [t.shape for t in arguments])
-    allowed = tolerances(tensors, sizes, operand_roundoff(compilation.at("kernel")))
+    allowed = tolerances(tensors, sizes, operand_roundoff(compilation.at(executor.level)))
     differences = compare(results, right, [allowed[i] for i in shown])
     # JSON cannot represent infinity.
     rows = [{**asdict(d), "error": d.error if math.isfinite(d.error) else None, "ok": d.ok} for d in differences]
@@ -409,7 +419,9 @@ def print_outcomes(outcomes: dict[str, dict[str, Any]], as_json: bool) -> None:
 
 def outcome_text(outcome: dict[str, Any]) -> str:
     """Returns an outcome of `outcome_of` as text."""
-    lines = [f"executor: {outcome['executor']} ({outcome['why']}), {quantity(outcome['kernels'], 'kernel')}"]
+    kernels = outcome["kernels"]
+    executed = f"the {outcome['level']} level" if kernels is None else quantity(kernels, "kernel")
+    lines = [f"executor: {outcome['executor']} ({outcome['why']}), {executed}"]
     if outcome["compared_with"] is None:
         lines += [f"result {i}: {r['type']}  not compared" for i, r in enumerate(outcome["results"])]
         return "\n".join([*lines, outcome["note"]])

@@ -18,7 +18,7 @@ from xdsl.ir import Attribute, Operation
 from xdsl.utils.exceptions import InterpretationError
 
 from ...dialects.host import BindSizeOp
-from ...dialects.shapes.binding import Sizes
+from ...dialects.shapes.binding import Sizes, bind_sizes
 from ...dialects.support.calls import EAGER, is_eager
 from ...dialects.support.locations import location_text
 from ...errors import CompileError, ExecutionError
@@ -120,6 +120,21 @@ def check_arguments(types: Sequence[Attribute], args: Sequence[Array], sizes: Si
             raise ExecutionError(f"expected {dtype}{list(shape)}, but got {actual}", argument=f"argument {i} of @main")
         checked.append(array)
     return checked
+
+
+def bind_arguments(main: FuncOp, args: Sequence[Array]) -> tuple[list[Array], Sizes]:
+    """Returns the arguments of `@main` as NumPy arrays, and the sizes that their shapes set.
+
+    Args:
+        main: `@main` of a program above the kernel level.
+        args: arguments.
+
+    Raises:
+        ExecutionError: if an argument is missing, or does not have exactly its type and shape.
+        ShapeError: if the shape of an argument does not fit the symbols.
+    """
+    sizes = bind_sizes(main, [np.shape(a) for a in args])
+    return check_arguments(list(main.function_type.inputs), args, sizes), sizes
 
 
 ENTRY_POINT_GROUP = "deplodock.interpreters"

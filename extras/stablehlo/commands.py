@@ -55,12 +55,11 @@ class StableHloSource(IrSource):
             params: parameters of the command.
         """
         from ...backend.check_each import input_types, make_inputs
-        from ...backend.host.launch_plan import make_plan
         from ...dialects.shapes.binding import sample_sizes
         from ...dialects.support.calls import main_function
         from ...frontend.capture.arrays import to_torch
         from ...frontend.executors import make_executor
-        from ...tools.reports import compared
+        from ...tools.reports import compared, execution_facts
         from .peer import jax_results
 
         program, imported = _opened(str(params.file))
@@ -75,11 +74,9 @@ class StableHloSource(IrSource):
         if right is None:
             right, judge = make_executor("reference", compilation).run(arguments), "the reference"
         return {
-            "executor": executor.name,
-            "why": executor.why,
-            "kernels": len(make_plan(compilation.at("kernel")).launches),
+            **execution_facts(compilation, executor),
             "compared_with": judge,
-            **compared(compilation, arguments, actual, right, range(len(actual))),
+            **compared(compilation, executor, arguments, actual, right, range(len(actual))),
         }
 
     def tune(self, context: click.Context, params: Params) -> None:

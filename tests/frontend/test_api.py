@@ -6,10 +6,12 @@ import subprocess
 import sys
 import tomllib
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from torch import nn
+from torch._dynamo.exc import BackendCompilerFailed
 
 import deplodock
 
@@ -51,6 +53,45 @@ def test_executors(executor: str) -> None:
     compiled = deplodock.compile(lambda a, b: torch.softmax(a * b, -1), (x, y), executor=executor)
     torch.testing.assert_close(compiled(x, y), torch.softmax(x * y, -1))
     assert compiled.executor.name == executor
+
+
+REFUSED_BELOW: dict[str, Any] = {"schedule": "block=7"}
+"""Option that `plan-schedules` refuses: below the tensor level."""
+
+
+def test_a_program_is_lowered_as_far_as_its_executor_reads() -> None:
+    x = torch.randn(3, 4)
+    compiled = deplodock.compile(torch.relu, (x,), executor="reference")
+    assert torch.equal(compiled(x), torch.relu(x))
+    assert "convert-tensor-to-loop" not in dict(compiled.compilation.seconds)
+    assert "loop.nest" in compiled.ir("loop")
+    assert "convert-tile-to-kernel" not in dict(compiled.compilation.seconds)
+    assert [k.name for k in compiled.kernels] == ["k0"]
+    simulated = deplodock.compile(torch.relu, (x,), executor="simulator")
+    assert "convert-tile-to-kernel" in dict(simulated.compilation.seconds)
+
+
+def test_the_reference_takes_what_only_lower_levels_refuse() -> None:
+    x = torch.randn(3, 4)
+    compiled = deplodock.compile(torch.relu, (x,), executor="reference", **REFUSED_BELOW)
+    assert torch.equal(compiled(x), torch.relu(x))
+    for read in (compiled.check, lambda: compiled.kernels, lambda: compiled.ir("tile"), lambda: compiled.remarks):
+        with pytest.raises(deplodock.CompileError, match="powers of two in block, but got 7"):
+            read()
+    for executor in ("auto", "simulator", "emulator"):
+        with pytest.raises(deplodock.CompileError, match="powers of two in block, but got 7"):
+            deplodock.compile(torch.relu, (x,), executor=executor, **REFUSED_BELOW)
+    with pytest.raises(deplodock.CompileError, match="unknown executor 'abacus'; there are auto, cuda, cpu"):
+        deplodock.compile(torch.relu, (x,), executor="abacus")
+
+
+@pytest.mark.parametrize("gradients", [False, True])
+def test_torch_compile_lowers_as_far_as_the_executor_reads(gradients: bool) -> None:
+    x = torch.randn(3, 4, requires_grad=gradients)
+    options = {"executor": "reference", **REFUSED_BELOW}
+    assert torch.equal(torch.compile(torch.relu, backend="deplodock", options=options)(x), torch.relu(x))
+    with pytest.raises(BackendCompilerFailed, match="powers of two in block, but got 7"):
+        torch.compile(torch.sin, backend="deplodock", options={**options, "executor": "simulator"})(x)
 
 
 def test_other_shapes_are_refused() -> None:

@@ -93,7 +93,11 @@ REFUSED: dict[str, tuple[Any, type[Exception], str]] = {
         BorderError,
         "those of: tensor, loop",
     ),
-    "unknown level": (lambda t: deplodock.compile_module(t["loop"], level="sky"), CompileError, "sky.*torch, tensor"),
+    "unknown level": (
+        lambda t: deplodock.compile_module(t["loop"], level="sky"),  # pyright: ignore[reportArgumentType]
+        CompileError,
+        "sky.*torch, tensor",
+    ),
     "no main": (lambda t: deplodock.compile_module("func.func @f() { func.return }"), CompileError, "has no @main"),
     "level above": (
         lambda t: deplodock.compile_module(t["loop"], target="sm_90a", executor="reference").ir("tensor"),
@@ -104,6 +108,11 @@ REFUSED: dict[str, tuple[Any, type[Exception], str]] = {
         lambda t: deplodock.compile_module(t["kernel"], target="sm_90a", executor="reference"),
         CompileError,
         "simulator or emulator",
+    ),
+    "count of a reference": (
+        lambda t: deplodock.compile_module(t["loop"], ARGS[:1], target="sm_90a", executor="reference"),
+        ExecutionError,
+        "expected 2 arguments of @main, but got 1",
     ),
     "count": (lambda t: deplodock.compile_module(t["loop"], ARGS[:1], target="sm_90a"), ExecutionError, "is missing"),
     "type": (

@@ -43,7 +43,7 @@ def test_every_level_prints(capsys: pytest.CaptureFixture[str], level: str) -> N
 def test_run_compares_and_says_who_ran(capsys: pytest.CaptureFixture[str]) -> None:
     code, out, _ = run(capsys, "run", "-c", RMSNORM, "--executor", "reference")
     assert code == 0
-    assert "executor: reference (asked for)" in out
+    assert "executor: reference (asked for), the tensor level" in out
     assert "ok" in out
 
 
@@ -53,6 +53,7 @@ def test_every_host_executor_is_right(capsys: pytest.CaptureFixture[str], execut
     outcome = json.loads(out)
     assert code == 0
     assert outcome["executor"] == executor
+    assert (outcome["level"], outcome["kernels"]) == (("tensor", None) if executor == "reference" else ("kernel", 1))
     assert outcome["ok"]
     assert 0 <= outcome["results"][0]["error"] <= outcome["results"][0]["tolerance"] < 1e-4
 
