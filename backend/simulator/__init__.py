@@ -7,8 +7,9 @@ It computes in any scalar domain (floats, or the exact domain). It reports error
 - barriers that some threads do not reach;
 - different values that two threads write to one element.
 
-It counts bank conflicts, sectors, bytes and operations. It does not detect data races, because its threads run in
-lockstep; the emulator does.
+It counts bank conflicts, sectors, bytes and operations. Its threads run in lockstep, so a data race changes no result.
+`simulate(races=True)` finds races for shared memory in kernels that synchronise by `kernel.barrier` only (`races.py`);
+the emulator finds all.
 """
 
 from __future__ import annotations
@@ -47,6 +48,7 @@ from ..interpreter.tile import trips
 from .machine import Machine
 from .memory import GlobalBuffer, SharedBuffer, poison
 from .ops import OPERATIONS
+from .races import RaceDetector
 from .report import Finding, KernelCounts, Report
 
 Values: TypeAlias = tuple[Any, ...]
@@ -77,6 +79,7 @@ class Launcher:
     Attributes:
         position: op that is running.
         machine: state of the running blocks.
+        races: whether races for shared memory are reported.
     """
 
     interpreter: Interpreter
@@ -84,6 +87,7 @@ class Launcher:
     domain: TypedDomain
     report: Report
     sizes: Sizes
+    races: bool = False
     machine: Machine = field(init=False)
 
     def __post_init__(self) -> None:
@@ -122,6 +126,8 @@ class Launcher:
                 head = self.domain, self.report, counts, blocks_run, function.threads * size, first == 0
                 self.machine = Machine(*head, self.sizes, size)
                 place_shared(self.machine, function)
+                if self.races:
+                    self.machine.races = detector_of(function, self.machine)
                 self._run(function.body, buffers)
                 step(last - first)
 
@@ -311,6 +317,22 @@ def place_shared(machine: Machine, function: kernel.FuncOp) -> None:
         machine.shared[op] = SharedBuffer(data, np.zeros(shape, np.bool_), element, offset, shape[1])
 
 
+def detector_of(function: kernel.FuncOp, machine: Machine) -> RaceDetector:
+    """Returns a detector of races for the shared memory of a kernel.
+
+    Args:
+        function: the kernel.
+        machine: its blocks, with their shared buffers.
+
+    Raises:
+        ExecutionError: the kernel has asynchronous operations or clusters, for which the emulator finds races.
+    """
+    if is_asynchronous(function) or any(isinstance(op, kernel.CopyAsyncOp) for op in function.walk()):
+        raise ExecutionError("expected a kernel without asynchronous operations to look for races; use the emulator")
+    sizes = (b.offset + b.size * b.itemsize for b in machine.shared.values())
+    return RaceDetector(len(machine.numbers), max(sizes, default=0))
+
+
 def where(condition: Array, a: Array, b: Array, result: SSAValue) -> Array:
     t = result.type.registers if isinstance(result.type, AsyncAccumulatorsType) else result.type
     rank = len(shape_of(t))
@@ -335,6 +357,7 @@ def simulate(
     max_blocks: int | None = None,
     domain: str | TypedDomain = "typed",
     eager: Eager | None = None,
+    races: bool = False,
 ) -> SimulationResult:
     """Runs `@main` of a program at the kernel level.
 
@@ -346,6 +369,7 @@ def simulate(
         max_blocks: largest number of blocks of a launch that run. Results may then stay unwritten.
         domain: scalar domain, or its name.
         eager: functions that PyTorch computes, by name.
+        races: whether races for shared memory are reported. The kernels must not have asynchronous operations.
 
     Raises:
         ExecutionError: if the program cannot be run, or the arguments do not fit.
@@ -357,7 +381,7 @@ def simulate(
         raise ExecutionError(f"expected at most {len(types)} arguments, the parameters of @main, but got {len(args)}")
     sizes = bind_sizes(main, [np.shape(a) for a in args])
     inputs = check_arguments(types[: len(args)], args, sizes)
-    simulation = _Simulation(module, scalars, max_blocks, eager or {})
+    simulation = _Simulation(module, scalars, max_blocks, eager or {}, races)
     plan = replace(make_plan(module).at([a.shape for a in inputs]), inputs=len(args))
     for result, argument in plan.in_place:
         if not argument < len(args) <= result:
@@ -401,8 +425,11 @@ class _Simulation:
         step: called after each launch, for progress reports.
     """
 
-    def __init__(self, module: ModuleOp, domain: TypedDomain, max_blocks: int | None, eager: Eager) -> None:
+    def __init__(
+        self, module: ModuleOp, domain: TypedDomain, max_blocks: int | None, eager: Eager, races: bool = False
+    ) -> None:
         self._module, self._domain, self._max_blocks, self._eager = module, domain, max_blocks, eager
+        self._races = races
         self._symbols = {cuda: symbol for symbol, cuda in kernel_names(module).items()}
         self.report, self.position = Report(), Position()
         self.step: Callable[[], object] = lambda: None
@@ -415,7 +442,7 @@ class _Simulation:
         for result, argument in plan.in_place:
             memory[result] = memory[argument]
         interpreter = Interpreter(self._module, listeners=(self.position,))
-        launcher = Launcher(interpreter, self.position, self._domain, self.report, sizes)
+        launcher = Launcher(interpreter, self.position, self._domain, self.report, sizes, self._races)
         for x in plan.steps:
             if isinstance(x, EagerStep):
                 _run_eager(x, memory, self._domain, self._eager)

@@ -16,6 +16,7 @@ from ...dialects import kernel
 from ...dialects.shapes.binding import Sizes
 from ..interpreter.domains import Array, TypedDomain, ranked, scatter_into
 from .memory import GlobalBuffer, SharedBuffer, moved, sectors, wavefronts
+from .races import RaceDetector
 from .report import KernelCounts, Kind, Report
 
 MAX_WIDTH = 16
@@ -112,6 +113,7 @@ class Machine:
         active: active threads.
         shared: shared buffers.
         waits: waiting thread -> op and condition.
+        races: detector of races for shared memory, or None.
     """
 
     domain: TypedDomain
@@ -122,6 +124,7 @@ class Machine:
     measured: bool
     sizes: Sizes
     cluster: int = 1
+    races: RaceDetector | None = None
     active: Array = field(init=False)
     shared: dict[Operation, SharedBuffer] = field(default_factory=dict)
     waits: dict[int, tuple[Operation, str]] = field(default_factory=dict)
@@ -208,6 +211,8 @@ class Machine:
         arrive, all_arrive = np.asarray(active.any(axis=1)), np.asarray(active.all(axis=1))
         missing = (~active & (arrive & ~all_arrive)[:, None]).reshape(self.active.shape)
         self.find("divergent", op, missing, "{who} does not reach a barrier that others wait at")
+        if self.races is not None:
+            self.races.barrier(all_arrive)
         if self.first_runs() and arrive[0]:
             self.counts.barriers += 1
 
@@ -349,6 +354,8 @@ class Machine:
             size = moved(address, access.mask, vec, item)
             table[buffer.position] = table.get(buffer.position, 0) + size
             widths[width] = widths.get(width, 0) + size
+        elif self.races is not None:
+            self.races.access(self, op, access, buffer)
         if self.first_runs():
             if isinstance(buffer, GlobalBuffer):
                 touched, least = sectors(address[0], access.mask[0], vec, item)

@@ -12,7 +12,7 @@ from ...dialects.support.printing import quantity
 from ...errors import ExecutionError
 
 Kind = Literal[
-    "uninitialised", "out-of-bounds", "misaligned", "divergent", "conflict", "unwritten", "deadlock", "protocol"
+    "uninitialised", "out-of-bounds", "misaligned", "divergent", "conflict", "unwritten", "deadlock", "protocol", "race"
 ]
 MAX_TEXT = 120
 

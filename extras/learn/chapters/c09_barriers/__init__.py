@@ -1,0 +1,1 @@
+"""Chapter 9: barriers between accesses of shared memory."""
