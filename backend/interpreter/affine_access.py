@@ -127,9 +127,10 @@ def coordinates(
         c = evaluate(expr, dims, symbols)
         wrong = ((c < 0) | (c >= extent)) & mask
         if np.any(wrong):
-            at = tuple(int(i) for i in np.argwhere(wrong)[0])
-            value = int(np.broadcast_to(c, wrong.shape)[at])
-            raise ExecutionError(f"coordinate {d} is {value}, outside 0..{extent - 1}, at index {at}")
+            wrong, c, *indices = np.broadcast_arrays(wrong, c, *dims)
+            first = np.unravel_index(np.argmax(wrong), wrong.shape)
+            at = tuple(int(i[first]) for i in indices)
+            raise ExecutionError(f"coordinate {d} is {int(c[first])}, outside 0..{extent - 1}, at index {at}")
         result.append(np.where(mask, c, 0))
     return tuple(result)
 

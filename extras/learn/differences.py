@@ -166,7 +166,6 @@ def _relation(actual: Array, expected: Array) -> str:
 _FUNCTIONS: tuple[tuple[str, Callable[[Array], Array]], ...] = (
     ("square", np.square),
     ("root", np.sqrt),
-    ("reciprocal", np.reciprocal),
     ("exponential", np.exp),
     ("logarithm", np.log),
 )

@@ -58,6 +58,17 @@ def lowered(module: ModuleOp, pipeline: str, target: str = "sm_90a") -> ModuleOp
     return module
 
 
+def with_mistakes(solution: str, *mistakes: tuple[str, str, str]) -> list[tuple[str, str]]:
+    """Returns programs with mistakes and sentences about them, for `require_equal`.
+
+    Args:
+        solution: text of the right program.
+        mistakes: text of the solution, text in its place, and a sentence about the mistake.
+    """
+    assert all(old in solution for old, _, _ in mistakes)
+    return [(solution.replace(old, new), sentence) for old, new, sentence in mistakes]
+
+
 def require_number(
     name: str, value: Any, expected: float, mistakes: Iterable[tuple[float, str]] = (), tolerance: float = 0.01
 ) -> None:

@@ -8,23 +8,11 @@ from .....backend.check_each import input_types, make_inputs
 from .....dialects.tensor import ReduceOp
 from ...answers import Answer
 from ...course import Chapter, Exercise
-from ...judges import operations, parsed, require_count, require_equal
+from ...judges import operations, parsed, require_count, require_equal, with_mistakes
 from ...verdicts import Wrong
 
 OFFSET = 1000.0
 """Mean of the rows that show a loss of precision in a variance."""
-
-
-def _mistakes(number: int, *replacements: tuple[str, str, str]) -> list[tuple[str, str]]:
-    """Returns programs with mistakes, made from the solution of an exercise.
-
-    Args:
-        number: position of the exercise in the chapter.
-        replacements: text of the solution, text in its place, and a sentence about the mistake.
-    """
-    solution = CHAPTER.exercises[number].solution
-    assert all(old in solution for old, _, _ in replacements)
-    return [(solution.replace(old, new), sentence) for old, new, sentence in replacements]
 
 
 def judge_scale_rows(answer: Answer) -> str:
@@ -35,8 +23,8 @@ def judge_scale_rows(answer: Answer) -> str:
 
 def judge_center(answer: Answer) -> str:
     program = answer.program()
-    mistakes = _mistakes(
-        1,
+    mistakes = with_mistakes(
+        CHAPTER.exercises[1].solution,
         ("%1[d0]", "%0[d0]", "the sum of the row is subtracted, not its mean"),
         ("subf", "addf", "the mean is added, not subtracted"),
         ("func.return %3", "func.return %2", "this is the mean itself, repeated"),
@@ -47,8 +35,8 @@ def judge_center(answer: Answer) -> str:
 
 def judge_softmax(answer: Answer) -> str:
     program = answer.program()
-    mistakes = _mistakes(
-        2,
+    mistakes = with_mistakes(
+        CHAPTER.exercises[2].solution,
         ("func.return %6", "func.return %3", "these are the exponentials, which are not divided by their sum yet"),
         ("divf %3, %5", "divf %2, %5", "%x minus the maximum is divided by the sum, not the exponential"),
         ("divf %3, %5", "divf %3, %1", "the exponentials are divided by the maximum, not by their sum"),
@@ -61,8 +49,8 @@ def judge_softmax(answer: Answer) -> str:
 
 def judge_log_sum_exp(answer: Answer) -> str:
     program = answer.program()
-    mistakes = _mistakes(
-        3,
+    mistakes = with_mistakes(
+        CHAPTER.exercises[3].solution,
         ("func.return %6", "func.return %5", "the maximum that was subtracted is not added again"),
         ("addf %5, %0", "addf %4, %0", "the logarithm is missing"),
     )
@@ -73,8 +61,8 @@ def judge_log_sum_exp(answer: Answer) -> str:
 
 def judge_layer_norm(answer: Answer) -> str:
     program, expected = answer.program(), parsed(CHAPTER.exercises[4].solution)
-    mistakes = _mistakes(
-        4,
+    mistakes = with_mistakes(
+        CHAPTER.exercises[4].solution,
         ("mulf %3, %9", "mulf %x, %9", "%x is scaled, but its mean is not subtracted"),
         ("math.rsqrt", "math.sqrt", "it is multiplied by the standard deviation; `math.rsqrt` is 1 / sqrt"),
         ("rsqrt %7", "rsqrt %6", "1e-5 is not added to the variance"),
