@@ -10,7 +10,7 @@ from .....backend.interpreter.domains import Array
 from ...answers import Answer
 from ...course import Chapter, Exercise
 from ...differences import where
-from ...judges import parsed, require_equal
+from ...judges import parsed, require_equal, require_signature
 from ...verdicts import Wrong
 from .merging import CHUNKS, nest_of, require_chunks, require_loads
 
@@ -26,6 +26,7 @@ IN_CHUNKS = "right in chunks of 1, 7 and 64"
 def judge_rms(answer: Answer) -> str:
     program = answer.program()
     nest_of(program)
+    require_signature(program, _solution(0))
     try:
         require_equal(program, _solution(0))
     except Wrong as wrong:

@@ -8,7 +8,7 @@ from typing import Any
 from xdsl.dialects.builtin import ModuleOp
 
 from .....dialects import tile
-from .....dialects.layouts import shared_of
+from .....dialects.layouts import linear_of, shared_of
 from .....dialects.layouts.linear import Bases, Linear, Shared, dimension_bits
 from ...answers import Answer
 from ...course import Chapter, Exercise
@@ -107,6 +107,7 @@ def judge_pieces(answer: Answer) -> str:
 
 def judge_sums(answer: Answer) -> str:
     program = answer.program()
+    _require_layout_of_sums(program)
     module, counts = require_simulated(program, _solution(2))
     if counts.barriers:
         raise Wrong(
@@ -120,6 +121,26 @@ def judge_sums(answer: Answer) -> str:
             "that holds more elements of one row adds them by itself"
         )
     return f"right: no barrier, loads of 16 bytes, {count} shuffles in each warp"
+
+
+def _require_layout_of_sums(program: ModuleOp) -> None:
+    """Requires that the result of a reduction has the layout of its source without the reduced dimension.
+
+    Raises:
+        Wrong: the layouts do not fit.
+    """
+    for op in program.walk():
+        if not isinstance(op, tile.ReduceOp):
+            continue
+        source, sums = linear_of(op.source.type), linear_of(op.result.type)
+        if source is None or sums is None or not source.is_surjective:
+            continue
+        right = source.drop((1,))
+        if (sums.lane, sums.warp, {*sums.reg}) != (right.lane, right.warp, {*right.reg}):
+            raise Wrong(
+                "#sums does not fit #tile: remove the column from each basis of #tile, and then the register bases "
+                "that are zero; zero bases of lanes and warps stay"
+            )
 
 
 def judge_banks(answer: Answer) -> str:

@@ -1,4 +1,4 @@
-// judged: expected the result in the threads of its layout
+// judged: #sums does not fit #tile
 #tile = #tile.layout<reg = [[0, 1], [0, 2], [0, 4], [0, 128]], lane = [[0, 8], [0, 16], [0, 32], [0, 64], [1, 0]], warp = [[2, 0]]>
 #sums = #tile.layout<reg = [[1], [2]], lane = [[0], [0], [0], [0], [0]], warp = [[0]]>
 tile.kernel @k0(%x: memref<4x256xbf16>, %y: memref<4xf32>) blocks () in [] warps 2 {
