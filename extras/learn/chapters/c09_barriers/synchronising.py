@@ -49,7 +49,12 @@ def require_synchronised(actual: ModuleOp, expected: ModuleOp, *, same_operation
     texts = [describe(a, e, np.isclose(a, e, rtol=1e-5, atol=1e-6), f"result {i}") for i, (a, e) in pairs]
     if faults := [*_findings(actual, run.report), *filter(None, texts)]:
         raise Wrong("; ".join(faults))
-    count, least = (r.report.launches[0].barriers for r in (run, right))
+    launch, best = (r.report.launches[0] for r in (run, right))
+    if launch.wavefronts < best.wavefronts:
+        raise Wrong(
+            "the results are right, but not all elements are exchanged through shared memory, as they should be"
+        )
+    count, least = launch.barriers, best.barriers
     if count > least:
         raise Wrong(
             f"no race, but a block executes {count} barriers where {least} {_are(least)} enough{_spare(actual)}"
