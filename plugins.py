@@ -22,12 +22,14 @@
 | `deplodock.workers` | a class of `WorkerPool` (`frontend/tuning/trial.py`): `tune --NAME ADDRESS` |
 | `deplodock.api` | a function or class: `deplodock.NAME` |
 
-The packages of `extras/` are declared in these groups as well, by the project's own `pyproject.toml`.
+The packages of `extras/` are declared in these groups as well, by the project's own `pyproject.toml`. A script or a
+notebook declares parts for its own process (`declare`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Mapping
+from collections.abc import Callable, Container, Generator, Mapping
+from contextlib import contextmanager
 from functools import cache, partial
 from importlib.metadata import EntryPoint, entry_points
 from importlib.util import resolve_name
@@ -42,8 +44,49 @@ def _entries() -> Any:
     return entry_points()
 
 
+_DECLARED: dict[str, dict[str, Any]] = {}
+"""Group -> name -> part that this process has declared."""
+
+
+def declare(group: str, name: str, part: Any) -> None:
+    """Declares a part of the compiler for this process, as an entry point of an installed package does.
+
+    A second declaration of a name replaces the first. Operators and decompositions are read when the compiler first
+    needs them, so they are declared before.
+
+    Args:
+        group: group of entry points, such as `deplodock.passes`.
+        name: name of the part.
+        part: the part itself.
+
+    Example:
+        >>> declare("deplodock.insertions", "lower-mine", "lower-mine:after=convert-torch-to-tensor")
+        >>> plugin("deplodock.insertions", "lower-mine", "insertion")
+        'lower-mine:after=convert-torch-to-tensor'
+        >>> _DECLARED.clear()
+    """
+    _DECLARED.setdefault(group, {})[name] = part
+
+
+def declared_parts(group: str | None = None) -> list[Any]:
+    """Returns the parts that this process has declared, in a group or in all."""
+    groups = _DECLARED if group is None else {group: _DECLARED.get(group, {})}
+    return [part for parts in groups.values() for part in parts.values()]
+
+
+@contextmanager
+def declarations() -> Generator[None]:
+    """Withdraws at its end all declarations of its body."""
+    before = {group: dict(parts) for group, parts in _DECLARED.items()}
+    try:
+        yield
+    finally:
+        _DECLARED.clear()
+        _DECLARED.update(before)
+
+
 def plugins(group: str, taken: Container[str], kind: str) -> dict[str, Callable[[], Any]]:
-    """Returns the objects that plugins declare in a group.
+    """Returns the objects that packages and this process declare in a group.
 
     Args:
         group: group of entry points.
@@ -61,6 +104,10 @@ def plugins(group: str, taken: Container[str], kind: str) -> dict[str, Callable[
         if entry.name in taken or entry.name in loaders:
             raise PluginError(f"plugin {entry.value!r} redefines the {kind} {entry.name!r}")
         loaders[entry.name] = partial(_load, entry)
+    for name, part in _DECLARED.get(group, {}).items():
+        if name in taken or name in loaders:
+            raise PluginError(f"the {kind} {name!r} exists already: declare another name")
+        loaders[name] = partial(_same, part)
     return loaders
 
 
@@ -103,6 +150,10 @@ def rule_of(group: str, operation: str) -> Any | None:
     """Returns the function that a plugin declares for an operation in `group` (lowerings or printers), or None."""
     load = plugins(group, (), "rule of").get(operation)
     return None if load is None else load()
+
+
+def _same(part: Any) -> Any:
+    return part
 
 
 def _load(entry: EntryPoint) -> Any:

@@ -28,7 +28,7 @@ from xdsl.utils.hints import isa
 
 from ..dialects.support.printing import float_text
 from ..errors import CompileError, DeplodockError, PluginError, one_line
-from ..plugins import plugins, registry
+from ..plugins import declared_parts, plugins, registry
 from . import OWN_PASSES, UPSTREAM_PASSES
 
 PIPELINES = {
@@ -137,8 +137,8 @@ def parse_passes(
         PipelineError: the text or an insertion is invalid, or a pass or an option does not exist.
     """
     insertions = (*(load() for load in plugins(INSERTIONS_GROUP, (), "insertion").values()), *insert)
-    pipelines = tuple(get_all_pipelines().items())
-    return _parsed(text, pipelines, tuple((options or {}).items()), insertions, tuple(loaded))
+    pipelines, further = tuple(get_all_pipelines().items()), (*loaded, *declared_parts(PASSES_GROUP))
+    return _parsed(text, pipelines, tuple((options or {}).items()), insertions, further)
 
 
 @lru_cache(256)
@@ -156,14 +156,16 @@ def _parsed(
 
 
 def load_passes(file: str) -> list[type[ModulePass]]:
-    """Executes a Python file and returns the passes that it defines.
+    """Executes a Python file and returns the passes that it defines and does not declare (`plugins.declare`).
 
     Args:
         file: path of the file.
 
     Raises:
-        PluginError: the file cannot be executed, defines no pass, or a pass has the name of a registered one.
+        PluginError: the file cannot be executed, defines and declares nothing, or a pass has the name of a registered
+            one.
     """
+    before = declared_parts()
     try:
         names = runpy.run_path(file, run_name=f"deplodock.loaded.{Path(file).stem}")
     except OSError as error:
@@ -172,22 +174,24 @@ def load_passes(file: str) -> list[type[ModulePass]]:
         raise
     except Exception as error:
         raise PluginError(f"{file} cannot be loaded: {one_line(error)}") from error
-    return defined_passes(names, file)
+    return defined_passes(names, file, [part for part in declared_parts() if not any(part is b for b in before)])
 
 
-def defined_passes(names: Mapping[str, Any], file: str) -> list[type[ModulePass]]:
-    """Returns the passes that a file defines, in their order.
+def defined_passes(names: Mapping[str, Any], file: str, declared: Sequence[Any] = ()) -> list[type[ModulePass]]:
+    """Returns the passes that a file defines and does not declare, in their order.
 
     Args:
         names: global names of the file after its execution.
         file: path of the file, for messages.
+        declared: the parts that it declares.
 
     Raises:
-        PluginError: the file defines no pass, or a pass has the name of a registered one.
+        PluginError: the file defines and declares nothing, or a pass has the name of a registered one.
     """
     classes = [c for c in names.values() if isinstance(c, type) and issubclass(c, ModulePass)]
     classes = [c for c in classes if c.__module__ == names["__name__"]]
-    if not classes:
+    classes = [c for c in classes if c not in declared]
+    if not classes and not declared:
         raise PluginError(f"{file} defines no pass: expected a subclass of xdsl.passes.ModulePass with a name")
     for cls in classes:
         if not isinstance(getattr(cls, "name", None), str):

@@ -37,6 +37,7 @@ from ..passes.pass_manager import (
     verify_module,
 )
 from ..passes.pipelines import get_all_passes, load_passes, parse_passes, pipeline_text
+from ..plugins import declarations
 from ..target.attribute import get_target, stamp_comment
 from . import terminal
 from .pass_help import help_pass, list_passes
@@ -251,8 +252,10 @@ class DlOptMain(xDSLOptMain):
     passes: tuple[ModulePass, ...] = ()
 
     def register_all_dialects(self) -> None:
+        registered = [*self.ctx.registered_dialect_names]
         for name, factory in get_all_dialects().items():
-            self.ctx.register_dialect(name, factory)
+            if name not in registered:
+                self.ctx.register_dialect(name, factory)
 
     def register_all_frontends(self) -> None:
         """Registers nothing: `run` parses IR text itself, because it keeps the locations."""
@@ -280,7 +283,8 @@ class DlOptMain(xDSLOptMain):
             metavar="FILE",
             action="append",
             default=[],
-            help="a Python file that defines passes for -p; may be given several times",
+            help="a Python file that defines passes for -p, or declares parts of the compiler; may be given several"
+            " times",
         )
         arg_parser.add_argument("-t", "--target", default="mlir", help="what to print: mlir, cuda{arch=sm_90a}")
         arg_parser.add_argument("-o", "--output-file", help="where to print it; stdout if left out")
@@ -326,6 +330,8 @@ class DlOptMain(xDSLOptMain):
         if self.args.run_reproducer and self.args.passes:
             raise UsageError("-p and --run-reproducer exclude each other: a reproducer names its passes")
         self.loaded = [cls for file in self.args.load for cls in load_passes(file)]
+        if self.args.load:
+            self.register_all_dialects()  # The files may declare dialects.
         self.passes = parse_passes(self.args.passes, loaded=self.loaded)
 
     def run(self) -> int:  # pyright: ignore[reportIncompatibleMethodOverride]
@@ -467,7 +473,8 @@ def _usage_error(message: str) -> NoReturn:
 def _run(argv: Sequence[str] | None, stderr: IO[str]) -> int:
     debug = "--debug" in (sys.argv[1:] if argv is None else argv)
     try:
-        code = DlOptMain("Read IR, run passes, print IR or CUDA.", argv).run()
+        with declarations():
+            code = DlOptMain("Read IR, run passes, print IR or CUDA.", argv).run()
         sys.stdout.flush()
         return code
     except BrokenPipeError:

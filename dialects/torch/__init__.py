@@ -31,7 +31,7 @@ from typing import ClassVar, TypeAlias
 from xdsl import irdl
 from xdsl.dialects import builtin
 from xdsl.dialects.builtin import i64
-from xdsl.ir import Attribute, Dialect, ParametrizedAttribute, SSAValue
+from xdsl.ir import Attribute, Dialect, Operation, ParametrizedAttribute, SSAValue
 from xdsl.parser import Parser, UnresolvedOperand
 from xdsl.printer import Printer
 from xdsl.traits import Pure
@@ -431,4 +431,23 @@ SCHEMAS: dict[str, Schema] = _all_schemas()
 OPS: dict[str, type[AtenOp]] = {name: _define(schema) for name, schema in SCHEMAS.items()}
 """Overload -> op class."""
 
-Torch = Dialect("torch", list(OPS.values()), [OperandAttr, NoneAttr])
+_CLASSES: list[type[Operation]] = [*OPS.values()]
+
+Torch = Dialect("torch", _CLASSES, [OperandAttr, NoneAttr])
+
+
+def add_operators(text: str) -> None:
+    """Adds operators of `torch.library` to the dialect, for this process.
+
+    Args:
+        text: schemas, one per line, as in an entry point of `deplodock.operators`.
+
+    Raises:
+        PluginError: an operator exists already with another schema.
+    """
+    for name, schema in read_schemas(text).items():
+        if name in SCHEMAS and SCHEMAS[name].text != schema.text:
+            raise PluginError(f"the operator {name!r} exists already: {SCHEMAS[name].text}")
+        if name not in SCHEMAS:
+            SCHEMAS[name], OPS[name] = schema, _define(schema)
+            _CLASSES.append(OPS[name])

@@ -12,7 +12,9 @@ from xdsl.dialects import test
 from xdsl.dialects.builtin import TensorType, f32
 from xdsl.utils.exceptions import VerifyException
 
+from deplodock.dialects import torch as dialect
 from deplodock.dialects.torch import OPS, SCHEMAS
+from deplodock.errors import PluginError
 from deplodock.passes.convert.torch_to_tensor.conversion import STORAGE_ARGUMENTS, get_decompositions
 
 
@@ -48,6 +50,17 @@ def test_every_operator_has_a_decomposition_that_reads_all_its_arguments() -> No
         arguments = set(SCHEMAS[name].names) - STORAGE_ARGUMENTS
         assert arguments <= {p.name for p in parameters}, (name, "ignores an argument")
         assert needed <= arguments, (name, "wants an argument that ATen does not have")
+
+
+def test_an_operator_of_a_script_is_added_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("SCHEMAS", "OPS", "_CLASSES"):
+        monkeypatch.setattr(dialect, name, getattr(dialect, name).copy())
+    for _ in range(2):
+        dialect.add_operators("mine.twice(Tensor x) -> Tensor")
+    assert [op.name for op in dialect._CLASSES if "mine" in op.name] == ["torch.mine.twice"]
+    assert dialect.OPS["mine.twice"].SCHEMA is dialect.SCHEMAS["mine.twice"]
+    with pytest.raises(PluginError, match=r"'mine.twice' exists already: mine.twice\(Tensor x\) -> Tensor"):
+        dialect.add_operators("mine.twice(Tensor self) -> Tensor")
 
 
 def test_building_an_op_checks_its_arguments() -> None:

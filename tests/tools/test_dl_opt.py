@@ -18,6 +18,7 @@ from xdsl.passes import ModulePass
 
 from deplodock import passes
 from deplodock.errors import CompileError
+from deplodock.extras.learn.course import exercises
 from deplodock.passes.pass_manager import collect_remarks, emit_remark
 from deplodock.passes.pipelines import parse_passes, pipeline_text
 from deplodock.tools import dl_opt
@@ -177,6 +178,24 @@ def test_a_loaded_pass_runs(tmp_path: Path) -> None:
     file.write_text(file.read_text(encoding="utf-8").replace("arith.mulf", "arith.addf"), encoding="utf-8")
     assert "arith.mulf" in run("--load", str(file), "-p", "to-lhs,dce")[1]
     assert "unknown pass 'to-lhs'" in run("-p", "to-lhs,dce")[2]
+
+
+def test_a_loaded_file_declares_an_operation(tmp_path: Path) -> None:
+    """The dialect, the interpreter and the pass are known to this command, and to no later one."""
+    text, file = exercises("12.2")[0].solution, tmp_path / "operation.py"
+    program = PROGRAM.replace("arith.mulf %x, %x", "mine.squared_relu %x").replace("@f", "@main")
+    program = program.replace("f32", "tensor<4xf32>")
+    arguments = ("--load", str(file), "-p", "lower-mine", "--check-each")
+    file.write_text(text, encoding="utf-8")
+    code, out, err = run(*arguments, stdin=program)
+    assert code == 0, err
+    assert "changed the program and not its answer" in err
+    assert "arith.maximumf" in out
+    file.write_text(text.replace("MulfOp(positive.result, positive.result)", "MulfOp(op.x, op.x)"), encoding="utf-8")
+    assert "pass lower-mine changed the answer" in run(*arguments, stdin=program)[2]
+    assert "unknown operation 'mine.squared_relu'" in run("-p", "dce", stdin=program)[2]
+    file.write_text(text.replace('"lower-mine", LowerMine', '"cse", LowerMine'), encoding="utf-8")
+    assert "the pass 'cse' exists already" in run(*arguments, stdin=program)[2]
 
 
 def test_internal_error_writes_a_reproducer(tmp_path: Path) -> None:

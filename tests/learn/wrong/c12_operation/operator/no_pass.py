@@ -1,0 +1,99 @@
+# judged: unknown pass 'lower-min'
+"""The operation `mine.squared_relu` from PyTorch to a kernel."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from xdsl.context import Context
+from xdsl.dialects.arith import MaximumfOp, MulfOp
+from xdsl.dialects.builtin import ModuleOp
+from xdsl.interpreter import Interpreter, InterpreterFunctions, impl, register_impls
+from xdsl.ir import Dialect, SSAValue
+from xdsl.irdl import irdl_op_definition, operand_def, result_def
+from xdsl.passes import ModulePass
+from xdsl.pattern_rewriter import PatternRewriter, RewritePattern, op_type_rewrite_pattern
+
+from deplodock.dialects.payload import ConstantOp, element_type
+from deplodock.dialects.support.assembly import SAME_TYPE, PureOp
+from deplodock.dialects.tensor.builder import Builder
+from deplodock.dialects.torch import add_operators
+from deplodock.passes.convert.torch_to_tensor.registry import decomposes
+from deplodock.passes.rewriting import rewrite_module
+from deplodock.plugins import declare
+
+
+@irdl_op_definition
+class SquaredReluOp(PureOp):
+    """Elementwise max(x, 0) ** 2."""
+
+    name = "mine.squared_relu"
+    x = operand_def(SAME_TYPE)
+    result = result_def(SAME_TYPE)
+    assembly_format = "$x attr-dict `:` type($result)"
+
+
+declare("deplodock.dialects", "mine", Dialect("mine", [SquaredReluOp]))
+
+
+@register_impls
+class MineFunctions(InterpreterFunctions):
+    """Executes the operations of the dialect."""
+
+    def __init__(self, domain: Any, sizes: Any) -> None:
+        self.domain = domain
+
+    @impl(SquaredReluOp)
+    def squared_relu(self, interpreter: Interpreter, op: SquaredReluOp, args: tuple[Any, ...]) -> tuple[Any, ...]:
+        element = element_type(op.result.type)
+        zero = self.domain.constant(0.0, element)
+        positive = self.domain.binary("arith.maximumf", args[0], zero, element)
+        return (self.domain.binary("arith.mulf", positive, positive, element),)
+
+
+declare("deplodock.interpreters", "mine", MineFunctions)
+
+
+class LowerSquaredRelu(RewritePattern):
+    """Replaces `mine.squared_relu %x` by a maximum and a multiplication."""
+
+    @op_type_rewrite_pattern
+    def match_and_rewrite(self, op: SquaredReluOp, rewriter: PatternRewriter) -> None:
+        zero = ConstantOp(0.0, op.x.type)
+        positive = MaximumfOp(op.x, zero.result)
+        rewriter.replace(op, [zero, positive, MulfOp(positive.result, positive.result)])
+
+
+@dataclass(frozen=True)
+class LowerMine(ModulePass):
+    """Lowers the operations of the dialect `mine`."""
+
+    name = "lower-mine"
+
+    def apply(self, ctx: Context, op: ModuleOp) -> None:
+        rewrite_module(op, [LowerSquaredRelu()])
+
+
+declare("deplodock.passes", "lower-mine", LowerMine)
+
+
+@torch.library.custom_op("mine::squared_relu", mutates_args=())
+def squared_relu(x: torch.Tensor) -> torch.Tensor:
+    """Computes max(x, 0) ** 2 in PyTorch, without the compiler."""
+    return torch.relu(x) ** 2
+
+
+squared_relu.register_fake(torch.empty_like)
+
+# The operator as PyTorch declares it, with a dot after the name of the library.
+add_operators("mine.squared_relu(Tensor x) -> Tensor")
+
+
+@decomposes("mine.squared_relu")
+def decompose(b: Builder, x: SSAValue) -> SSAValue:
+    """Converts the operator of PyTorch to the operation of the dialect."""
+    return b.insert(SquaredReluOp(b.working(x)))
+
+
+# The position of the pass in the default pipeline.
+declare("deplodock.insertions", "lower-mine", "lower-min:after=convert-torch-to-tensor")
