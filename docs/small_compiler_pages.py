@@ -10,7 +10,7 @@ follows a comment of the page, which names its contents:
 | `<!-- text cpu -->`, `<!-- text sm_90a -->` | RMSNorm as C++ or CUDA |
 | `<!-- deplodock loop -->`, `<!-- deplodock cpp -->` | RMSNorm at a level of deplodock |
 | `<!-- lines -->` | table of the modules of the small compiler with their lines |
-| `<!-- times -->` | table of `benchmarks/results/small_compiler.json` |
+| `<!-- times -->`, `<!-- coverage -->` | tables of `benchmarks/results/small_compiler.json` |
 
 In tables, a number after the name of a file or a folder of the library is the number of its lines. It may differ from
 the present number by a tenth.
@@ -22,6 +22,7 @@ import ast
 import json
 import re
 import sys
+from collections import Counter
 from functools import cache
 from importlib import import_module
 from pathlib import Path
@@ -46,7 +47,7 @@ CPU = "cpu{isa=avx512 cores=4}"
 """CPU of the C++ of deplodock, the same on every machine."""
 
 BLOCK = re.compile(
-    r"(<!-- (code|program|text|deplodock|lines|times) ?([\w.]*) -->\n\n)"
+    r"(<!-- (code|program|text|deplodock|lines|times|coverage) ?([\w.]*) -->\n\n)"
     r"(?P<block>(?P<fence>```+)\w+\n.*?^(?P=fence)\n|(?:\|[^\n]*\n)+)?",
     re.M | re.S,
 )
@@ -159,12 +160,33 @@ def times(_: str) -> str:
     return "\n".join(rows) + "\n"
 
 
+def coverage(_: str) -> str:
+    """Returns a table of the programs of language models: right or refused."""
+    counts = json.loads(RESULTS.read_text(encoding="utf-8"))["coverage"]
+    assert not counts["wrong"], counts["wrong"]
+    rows = ["| programs of language models (`tests/data/seed84.json`) | number |", "|---|---|"]
+    rows += [f"| right | {counts['right']} |"]
+    reasons = Counter[str]()
+    for reason, number in counts["refused"].items():
+        reasons[re.sub(r"\[.*\]$", "", reason)] += number
+    rows += [f"| refused: {reason} | {number} |" for reason, number in reasons.most_common()]
+    return "\n".join(rows) + "\n"
+
+
 def _block(language: str, text: str) -> str:
     fence = "````" if "```" in text else "```"
     return f"{fence}{language}\n{text.rstrip()}\n{fence}\n"
 
 
-BLOCKS = {"code": code, "program": program, "text": text, "deplodock": by_deplodock, "lines": lines, "times": times}
+BLOCKS = {
+    "code": code,
+    "program": program,
+    "text": text,
+    "deplodock": by_deplodock,
+    "lines": lines,
+    "times": times,
+    "coverage": coverage,
+}
 """Word of a comment -> function that returns its block."""
 
 

@@ -20,13 +20,14 @@ from deplodock.dialects.support.calls import main_function
 from deplodock.dialects.torch import OPS
 from deplodock.errors import UnsupportedError
 from deplodock.frontend.bisection.operators import compute
+from deplodock.frontend.capture.arrays import named_arguments
 from deplodock.frontend.capture.tracing import quiet
 
 OPERATORS = set(
     "add.Tensor add.Scalar sub.Tensor sub.Scalar mul.Tensor mul.Scalar div.Tensor div.Scalar maximum"  # two operands
     " neg exp log sqrt rsqrt reciprocal tanh erf relu sigmoid abs pow.Tensor_Scalar"  # one operand
     " sum sum.dim_IntList mean mean.dim amax mm bmm addmm"  # reductions and matmuls
-    " permute view expand unsqueeze squeeze.dims clone".split()  # views
+    " permute view expand unsqueeze squeeze.dims clone full full_like".split()  # views, and constants
 )
 """Operators of the compiler. PyTorch writes many others in terms of these, for example softmax and linear."""
 
@@ -122,17 +123,20 @@ def import_operator(block: Block, node: Node, values: dict[Node, SSAValue]) -> S
         UnsupportedError: the operator is not one of `OPERATORS`.
     """
     name = str(node.target).removeprefix("aten.").removesuffix(".default")
-    names = [a.name for a in node.target._schema.arguments] if hasattr(node.target, "_schema") else []
-    arguments = dict(zip(names, node.args)) | node.kwargs
-    if isinstance(arguments.get("other"), int | float):
-        name = name.replace(".Tensor", ".Scalar")
     if name not in OPERATORS:
         raise UnsupportedError("the small compiler does not have this operator", operator=str(node.target))
-    arguments = {key: values[value] if isinstance(value, Node) else value for key, value in arguments.items()}
-    # All tensors are f32 and contiguous: types and memory formats carry no information.
-    arguments = {key: v for key, v in arguments.items() if not isinstance(v, torch.dtype | torch.memory_format)}
-    op = OPS[name](arguments, [type_of(node)])
-    block.add_op(op)
+    kinds = {argument.name: argument.type for argument in OPS[name].SCHEMA.arguments}
+    arguments = dict[str, object]()
+    for key, value in named_arguments(node).items():
+        if isinstance(value, Node):
+            value = values[value]
+        elif kinds[key] == "Tensor":
+            block.add_op(number := OPS["full"]({"size": [], "fill_value": float(value)}, [TensorType(f32, [])]))
+            value = number.results[0]
+        # Types, devices and memory formats carry no information: all tensors are f32 and contiguous.
+        if isinstance(value, SSAValue | int | float | list):
+            arguments[key] = value
+    block.add_op(op := OPS[name](arguments, [type_of(node)]))
     return op.results[0]
 
 

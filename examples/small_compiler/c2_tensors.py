@@ -143,6 +143,8 @@ LOWERINGS: dict[str, Callable[..., SSAValue]] = {
     "bmm": _matmul,
     "addmm": _addmm,
     "permute": _permute,
+    "full": lambda b, size, number, *_: b.constant(number, size, f32),
+    "full_like": lambda b, x, number, *_: b.like(x, number),
     "expand": lambda b, x, *_: b.broadcast(x, b.result_shape),
     **dict.fromkeys(("view", "unsqueeze", "squeeze", "clone"), _reshape),
 }
