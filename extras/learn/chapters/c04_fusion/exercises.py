@@ -5,6 +5,7 @@ from __future__ import annotations
 from .....tools.tables import si
 from ...answers import Answer
 from ...course import Chapter, Exercise
+from ...judges import PASSES
 from ...numbers import Quantity, require_numbers
 from ...plans import Plans
 from ...verdicts import Wrong
@@ -119,6 +120,7 @@ CHAPTER = Chapter(
                 "The types have the shapes: tensor<64x256xf32> has 64 * 256 elements of 4 bytes.",
                 "Without the root %11 one kernel does all: it still reads %x, the weight and %x1.",
             ),
+            modules=PASSES,
         ),
         Exercise(
             "two_kernels",
@@ -130,6 +132,7 @@ CHAPTER = Chapter(
                 "Its bytes are written once and read once. Which values of RMSNorm are small?",
                 "A value with one number for each row has 64 elements.",
             ),
+            modules=PASSES,
         ),
         Exercise(
             "best",
@@ -141,6 +144,7 @@ CHAPTER = Chapter(
                 "All blocks of the matmul that need the same rows normalise them again.",
                 "GELU is cheap, and it can be computed where the sum is: %15 need not be kept.",
             ),
+            modules=PASSES,
         ),
         Exercise(
             "recomputed",
@@ -152,6 +156,7 @@ CHAPTER = Chapter(
                 "Each element of the result needs two of them. In one kernel they are computed again and again.",
                 "Keep the value that has one number for each row, after the logarithm.",
             ),
+            modules=PASSES,
         ),
         Exercise(
             "planner",
@@ -162,6 +167,7 @@ CHAPTER = Chapter(
                 "Print `--explain fusion` for the program. A negative change is a plan that is predicted to be faster.",
                 "The row sums of the squares are needed by all rows and all columns of the result.",
             ),
+            modules=PASSES,
         ),
     ],
 )
