@@ -146,6 +146,7 @@ def test_name(old: str, texts: dict[str, str]) -> None:
     places = [
         f"{name}:{text.count(chr(10), 0, found.start()) + 1}"
         for name, text in texts.items()
+        if old in text  # Much faster than the pattern, which begins with a look-behind.
         for found in pattern.finditer(text)
     ]
     assert not places, f"{old} is called {NAMES[old]}"
