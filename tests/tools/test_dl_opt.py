@@ -191,6 +191,7 @@ def test_a_loaded_file_declares_an_operation(tmp_path: Path) -> None:
     assert code == 0, err
     assert "changed the program and not its answer" in err
     assert "arith.maximumf" in out
+    assert "Elementwise max(x, 0) ** 2" in run("--load", str(file), "--help-op", "mine.squared_relu")[1]
     file.write_text(text.replace("MulfOp(positive.result, positive.result)", "MulfOp(op.x, op.x)"), encoding="utf-8")
     assert "pass lower-mine changed the answer" in run(*arguments, stdin=program)[2]
     assert "unknown operation 'mine.squared_relu'" in run("-p", "dce", stdin=program)[2]

@@ -339,7 +339,7 @@ def parts_of(name: str) -> Sequence[Part]:
         by_module[root] = []
     for cls in _members(dialect):
         by_module.setdefault(cls.__module__, []).append(cls)
-    first, *others = (_part(sys.modules[module], classes) for module, classes in by_module.items())
+    first, *others = (_part(_module(module), classes) for module, classes in by_module.items())
     # The docstring of a dialect names its files in their order.
     place = {part.file: first.text.find(f"`{part.file.rpartition('/')[2]}`") for part in others}
     return [first, *sorted(others, key=lambda part: (place[part.file] < 0, place[part.file]))]
@@ -347,11 +347,16 @@ def parts_of(name: str) -> Sequence[Part]:
 
 def file_of(cls: type) -> str:
     """Returns the path of the file that defines a class, or the name of its module if it is of another package."""
-    return _file_name(sys.modules[cls.__module__])
+    return _file_name(_module(cls.__module__))
+
+
+def _module(name: str) -> ModuleType:
+    """Returns a module, or an empty one for a file that `dl-opt --load` has executed."""
+    return sys.modules.get(name) or ModuleType(name)
 
 
 def _file_name(module: ModuleType) -> str:
-    file = Path(module.__file__ or "")
+    file = Path(getattr(module, "__file__", None) or "")
     return file.relative_to(_ROOT).as_posix() if file.is_relative_to(_ROOT) else module.__name__
 
 
