@@ -50,7 +50,7 @@ docs: ## the pages that are made from what the passes do
 	$(BIN)python docs/small_compiler_pages.py
 
 site: ## the site, in build/site; a warning is an error
-	$(BIN)python -m sphinx -n -W --keep-going -q -j auto -b html docs build/site
+	$(BIN)python -m sphinx -n -W --keep-going -q -E -j auto -b html docs build/site
 	@echo build/site/index.html
 
 linkcheck: ## the links of the site to other sites, which needs a network

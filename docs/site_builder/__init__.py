@@ -56,9 +56,9 @@ def _as_restructured_text(app: Sphinx, kind: str, name: str, obj: object, option
     lines[:] = ["..", "", *result] if kind in ("property", "attribute") else result
 
 
-def _resolve_error(app: Sphinx, env: BuildEnvironment, node: nodes.Element, content: nodes.Element) -> Any:
-    """Resolves the name of an exception without its module, as sections `Raises` have it."""
-    if node.get("reftype") != "exc":
+def _resolve_class(app: Sphinx, env: BuildEnvironment, node: nodes.Element, content: nodes.Element) -> Any:
+    """Resolves the name of a class with another module, or with none, as sections `Raises` have it."""
+    if node.get("reftype") not in ("exc", "class"):
         return None
     suffix = "." + node["reftarget"].rpartition(".")[2]
     objects = env.domains.python_domain.objects
@@ -70,7 +70,8 @@ def _resolve_error(app: Sphinx, env: BuildEnvironment, node: nodes.Element, cont
 
 
 _CONTENTS = {
-    "learn/index": ("[0-9]*", "small_compiler/*"),
+    "learn/index": ("[0-9]*", "small_compiler/00_overview"),
+    "learn/small_compiler/00_overview": ("0[1-9]*",),
     "howto/index": tuple("operator pass pattern pdl dialect atom target frontend policy package page".split()),
     "reference/README": ("how_to_read", "*"),
 }
@@ -115,7 +116,7 @@ def setup(app: Sphinx) -> dict[str, bool]:
     app.connect("builder-inited", _write)
     app.connect("source-read", _link_pages_of_the_root)
     app.connect("source-read", _add_contents)
-    app.connect("missing-reference", _resolve_error)
+    app.connect("missing-reference", _resolve_class)
     app.connect("autodoc-process-docstring", _as_restructured_text, priority=100)
     app.add_lexer("mlir", MlirLexer)
     app.add_lexer("console", ConsoleLexer)

@@ -66,7 +66,7 @@ def _click_page(command: click.Command, context: click.Context) -> str:
                 f"## `{context.command_path} {name}`\n\n{_prose(child.get_short_help_str(500))}\n\n{_table(records)}"
             )
         return "\n\n".join([*parts, *rows]) + "\n"
-    records = [record for p in command.get_params(context) if (record := p.get_help_record(context))]
+    records = [record for p in command.get_params(context) if (record := p.get_help_record(context)) and record[1]]
     return "\n\n".join([*parts, "## Options", _table(records)]) + "\n"
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-from typing import Any
 
 import deplodock
 
@@ -40,18 +39,18 @@ def pages() -> dict[str, str]:
     names = [name for name in dir(deplodock) if not name.startswith("_")]
     objects = {name: getattr(deplodock, name) for name in names}
     rows = "\n".join(f"| [`{name}`](#{name.lower()}) | {_summary(o)} |" for name, o in objects.items())
-    sections = "\n".join(SECTION.format(name=name, directive=_directive(o)) for name, o in objects.items())
+    sections = "\n".join(
+        SECTION.format(name=name, directive=_directive(f"deplodock.{name}", o)) for name, o in objects.items()
+    )
     others = [cls for cls in _subclasses(deplodock.DeplodockError) if cls not in objects.values()]
-    sections += "\n" + ERRORS.format(directives="\n\n".join(f".. autoexception:: {_path(cls)}" for cls in others))
+    sections += "\n" + ERRORS.format(
+        directives="\n\n".join(f".. autoexception:: {cls.__module__}.{cls.__qualname__}" for cls in others)
+    )
     return {"python.md": PAGE.format(rows=rows, sections=sections)}
 
 
 def _summary(value: object) -> str:
     return " ".join((inspect.getdoc(value) or "").split("\n\n")[0].split()).rstrip(".")
-
-
-def _path(value: Any) -> str:
-    return f"{value.__module__}.{value.__qualname__}"
 
 
 def _subclasses(cls: type) -> list[type]:
@@ -60,8 +59,7 @@ def _subclasses(cls: type) -> list[type]:
     return sorted((c for c in classes if c.__module__.startswith("deplodock.")), key=lambda c: c.__name__)
 
 
-def _directive(value: object) -> str:
-    place = _path(value)
+def _directive(place: str, value: object) -> str:
     if not inspect.isclass(value):
         return f".. autofunction:: {place}"
     lines = [f".. autoclass:: {place}", "   :members:", "   :exclude-members: with_traceback, add_note, advice"]

@@ -27,21 +27,7 @@ from deplodock.passes.pipelines import get_all_passes
 from deplodock.tools.cli import cli
 from deplodock.tools.reference.definitions import describe, parts_of
 
-HOSTS = {
-    "arxiv.org",
-    "docs.jax.dev",
-    "docs.pytorch.org",
-    "docs.tinygrad.org",
-    "download.pytorch.org",
-    "github.com",
-    "helionlang.com",
-    "iree.dev",
-    "pytorch.org",
-    "tilelang.com",
-    "triton-lang.org",
-    "tvm.apache.org",
-    "xdsl.dev",
-}
+HOSTS = {"docs.pytorch.org", "github.com", "mlir.llvm.org", "pytorch.org", "triton-lang.org", "xdsl.dev"}
 """Hosts that pages link to. `make linkcheck` follows the links, which needs a network."""
 
 
@@ -106,8 +92,7 @@ def test_the_page_of_python_has_the_public_names(site: Path) -> None:
     text = text_of(site, "generated/python.html")
     for name in dir(deplodock):
         if not name.startswith("__"):
-            path = f"{getattr(deplodock, name).__module__}.{getattr(deplodock, name).__qualname__}"
-            assert f'id="{path}"' in text, name
+            assert f'id="deplodock.{name}"' in text, name
     assert text.count("Parameters<") > 5
     assert "Raises<" in text
 
@@ -133,7 +118,7 @@ def test_links_to_other_sites() -> None:
         for link in re.findall(r"\]\((\w+://[^)\s]*)\)|^\[[^]]+\]: (\S+)$|<(https?://[^>\s]*)>", text, re.M):
             parts = urlsplit("".join(link))
             assert parts.scheme == "https", (page, link)
-            assert parts.hostname in HOSTS, (page, link)
+            assert parts.hostname in HOSTS, f"{page}: {parts.hostname} is a new source; add it to HOSTS"
 
 
 CHECK = """
