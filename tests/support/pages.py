@@ -38,6 +38,7 @@ OUTPUTS = {"text", "mlir", "cuda", "cpp", "diff", "json"}
 
 NOT_RUN = {
     r"(pip install|make|source|pytest|\.ci/run)\b": "installs, or runs all tests: `.ci/run`",
+    r"python (docs/playground/build.py|-m http.server)": "downloads the playground, or serves it until it is stopped",
     r"deplodock run program.py$": "is run with its package by tests/tools/test_out_of_tree.py",
     r"deplodock compile program.py --ir tensor -vv$": "is run with its package by tests/tools/test_out_of_tree.py",
     r"dl-opt twice.mlir": "is run with its package by tests/tools/test_out_of_tree.py",
@@ -53,8 +54,12 @@ PLACEHOLDERS = {"LEVEL": "tile"}
 SHORTER = {r"--budget \w+": r"\g<0> --trials 2"}
 """Changes of commands that would search for a long time."""
 
+LONGEST = 120
+"""Time limit in seconds of a program that does not run in this process."""
+
 _ANY = "..."
 _MEASURED = re.compile(r"\d[\d.,]*(?:e[+-]?\d+)? ?(?:ns|us|µs|ms|s|min|GB/s|TB/s|tokens/s)\b")
+_PROGRESS = re.compile(r"^deplodock: [^\n]* so far\n", re.M)
 _ERROR = re.compile(r"(?<=error) +[\d.]+(?:e[+-]?\d+)?")
 _WRITES = r" (-o|>|--write-\w+) |^(cp|mkdir|rm) "
 _FILE = re.compile(r"(?:#|//) ([\w./-]+\.\w+)$")
@@ -270,7 +275,13 @@ _PROGRAMS = {**COMMANDS, "python": _python, "cat": _cat}
 def _external(words: list[str], stdin: bytes, merge: bool) -> tuple[int, bytes, bytes]:
     """Runs another program, such as `head`. Returns its exit code, stdout and stderr."""
     done = subprocess.run(
-        words, env=_environment(), input=stdin, stdout=-1, stderr=subprocess.STDOUT if merge else -1, check=False
+        words,
+        env=_environment(),
+        input=stdin,
+        stdout=-1,
+        stderr=subprocess.STDOUT if merge else -1,
+        check=False,
+        timeout=LONGEST,
     )
     return done.returncode, done.stdout, done.stderr or b""
 
@@ -334,6 +345,7 @@ def _in_shell(text: str, folder: Path) -> Outcome:
         stderr=subprocess.STDOUT,
         text=True,
         check=False,
+        timeout=LONGEST,
     )
     return Outcome(done.returncode, done.stdout)
 
@@ -345,11 +357,11 @@ def normalised(text: str, folder: Path | None = None) -> list[str]:
     """Returns the lines of an output without parts that differ from run to run.
 
     Times and numerical errors become `TIME` and `error NUMBER`, several spaces inside of a line become one, and files
-    of `folder` are relative to it.
+    of `folder` are relative to it. Lines about the progress of a slow step are removed.
     """
     if folder:
         text = text.replace(f"{folder.resolve()}/", "").replace(f"{folder}/", "")
-    text = _ERROR.sub(" NUMBER", _MEASURED.sub("TIME", text))
+    text = _ERROR.sub(" NUMBER", _MEASURED.sub("TIME", _PROGRESS.sub("", text)))
     return [re.sub(r"(?<=\S) {2,}", " ", line.rstrip()) for line in text.strip("\n").splitlines()]
 
 

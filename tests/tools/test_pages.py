@@ -49,6 +49,7 @@ OUTPUT = "executor: cpu, 1 kernel\nresult 0: error 2.31e-07  ok\neager: 21.4 us\
     "shown",
     [
         OUTPUT,
+        f"deplodock: loading PyTorch: 12 s so far\n{OUTPUT}",
         OUTPUT.replace("21.4", "3,021").replace("2.31e-07", "1e-9"),
         "executor: cpu, 1 kernel\n...\ndeplodock: 4.07 us\n",
         "...\n",

@@ -27,7 +27,7 @@ from deplodock.passes.pipelines import get_all_passes
 from deplodock.tools.cli import cli
 from deplodock.tools.reference.definitions import describe, parts_of
 
-HOSTS = {"docs.pytorch.org", "github.com", "mlir.llvm.org", "pytorch.org", "triton-lang.org", "xdsl.dev"}
+HOSTS = {"docs.pytorch.org", "github.com", "mlir.llvm.org", "pyodide.org", "pytorch.org", "triton-lang.org", "xdsl.dev"}
 """Hosts that pages link to. `make linkcheck` follows the links, which needs a network."""
 
 
