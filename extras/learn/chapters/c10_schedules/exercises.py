@@ -186,8 +186,8 @@ CHAPTER = Chapter(
             (
                 "On a CPU a block is a task of one core, warps and lanes are 1, and operands are in caches.",
                 "`dl-opt -p 'plan-schedules{target=cpu explain}' --remarks` lists the candidates of the planner.",
-                "A tile of 16x16 sums occupies few of the vector registers' operations: each operand is loaded too"
-                " often. Use more rows.",
+                "A tile of R x C sums loads R + C numbers for each R * C multiply-adds. Larger tiles load less, as"
+                " long as they stay in the caches of the core.",
             ),
             modules=("torch", "deplodock.frontend.tuning.running"),
             seconds=10,
