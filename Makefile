@@ -9,7 +9,7 @@ TORCH_TESTS := tests/frontend/test_operator_names.py tests/dialects/test_torch_d
     recurrent.py scatter.py sorting.py)
 BIN := $(if $(wildcard $(VENV)/bin/python),$(VENV)/bin/,)
 
-.PHONY: help setup test torch-versions filecheck lint format types docs site linkcheck bench gpu-bundle
+.PHONY: help setup test torch-versions filecheck lint format types docs site playground linkcheck bench gpu-bundle
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -52,6 +52,9 @@ docs: ## the pages that are made from what the passes do
 site: ## the site, in build/site; a warning is an error
 	$(BIN)python -m sphinx -n -W --keep-going -q -E -j auto -b html docs build/site
 	@echo build/site/index.html
+
+playground: ## the page that compiles IR in the browser, in build/site/playground
+	$(BIN)python docs/playground/build.py build/site/playground
 
 linkcheck: ## the links of the site to other sites, which needs a network
 	$(BIN)python -m sphinx -q -b linkcheck docs build/linkcheck

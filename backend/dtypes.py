@@ -51,7 +51,7 @@ class DType:
     def numpy(self) -> np.dtype[Any]:
         """NumPy type that stores an element. Raises ExecutionError if its package is not installed."""
         if self.stored is None:
-            raise ExecutionError(f"arrays of {self.name} need the package ml_dtypes: pip install ml_dtypes")
+            raise ExecutionError(f"arrays of {self.name} need the package ml_dtypes, which is not installed")
         return self.stored
 
     @property

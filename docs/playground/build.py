@@ -42,8 +42,12 @@ PYODIDE = ("pyodide.js", "pyodide.asm.js", "pyodide.asm.wasm", "python_stdlib.zi
 COMPRESSED = (".js", ".wasm", ".json")
 """Endings of files that are stored compressed. The others are archives."""
 
-LEXERS = ("__init__", "_mapping", "c_cpp", "python")
-"""Modules of `pygments.lexers` that the compiler's highlighting imports."""
+IMPORTED = {
+    "pygments/lexers/": ("__init__.py", "_mapping.py", "c_cpp.py", "python.py"),
+    "deplodock/extras/": ("__init__.py", "report/__init__.py", "report/html.py"),
+    "deplodock/frontend/": ("__init__.py", "pipeline_steps.py"),
+}
+"""Large folders of the wheels -> the files in them that the playground imports."""
 
 UNUSED = ("xdsl/interactive/", "pygments/formatters/", "pygments/styles/", "docs/", "tests/")
 """Folders of the wheels that the playground does not import."""
@@ -176,9 +180,8 @@ def needed(wheel: bytes) -> Iterator[tuple[str, bytes]]:
     """Yields the files of a wheel that the playground needs, with their paths."""
     with zipfile.ZipFile(io.BytesIO(wheel)) as archive:
         for path in archive.namelist():
-            lexer = path.removeprefix("pygments/lexers/").removesuffix(".py")
-            is_other_lexer = path.startswith("pygments/lexers/") and lexer not in LEXERS
-            if not path.startswith(UNUSED) and not is_other_lexer and not path.endswith(("/", "RECORD")):
+            others = (path.removeprefix(folder) not in files for folder, files in IMPORTED.items() if folder in path)
+            if not path.startswith(UNUSED) and not any(others) and not path.endswith(("/", "RECORD")):
                 yield path, archive.read(path)
 
 

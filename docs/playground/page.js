@@ -186,13 +186,15 @@ function showResponse(data) {
   const time = `${data.seconds.toFixed(2)} s, ${changed} of ${data.passes.length} passes changed the program`;
   const count = data.errors.length;
   if (count) say(count === 1 ? "not compiled: 1 error" : `not compiled: ${count} errors`, "bad");
-  else say(time + verdictOf(data), data.passes.some(p => p.wrong) ? "bad" : "good");
+  else say(...verdictOf(data, time));
 }
 
-function verdictOf({ passes, summary }) {
-  if (!summary) return "";
-  const checked = passes.filter(p => p.verdict && !p.wrong).length;
-  return /^(not executed|stopped)/.test(summary) ? ` · ${summary}` : ` · all ${checked} checked: same results`;
+// The status after a compilation: its text and its colour.
+function verdictOf({ passes, summary }, time) {
+  if (!summary) return [time];
+  if (passes.some(p => p.wrong)) return [`${time} · ${summary}`, "bad"];
+  const checked = passes.filter(p => p.verdict).length;
+  return checked ? [`${time} · all ${checked} checked: same results`, "good"] : [`${time} · ${summary}`];
 }
 
 function sectionOf(section) {

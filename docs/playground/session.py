@@ -201,7 +201,7 @@ def _result(text: str, language: str) -> dict[str, Any]:
             "title": title,
             "folded": bool(title),
             "lines": part.strip("\n").count("\n") + 1,
-            "html": joined(highlighted(part.strip("\n"), language), "\n"),
+            "html": joined(highlighted(part.strip("\n") + "\n", language), "\n"),
         }
         for title, part in parts
         if part.strip()

@@ -68,7 +68,7 @@ REQUESTS = {
     "bf16": request(EXAMPLES["bf16_matmul"], check=True),
     "syntax": request(EXAMPLES["transpose"].replace("[d1, d0]", "[d1, d9]")),
     "undefined": request(EXAMPLES["transpose"].replace("index_map %x", "index_map %z")),
-    "level": request(EXAMPLES["transpose"].replace("tensor.index_map %x[d1, d0]", "tile.relayout %x")),
+    "level": request(EXAMPLES["transpose"].replace("  func.return", "  kernel.barrier\n  func.return")),
     "torch": request("""
 func.func @main(%x: tensor<4xf32>) -> tensor<4xf32> {
   %y = torch.relu(self = %x) : (tensor<4xf32>) -> tensor<4xf32>
@@ -127,7 +127,7 @@ def test_a_schedule_replaces_the_choice() -> None:
 def test_bf16_is_compiled_and_not_executed() -> None:
     bf16 = responses()["bf16"]
     assert "wgmma" in bf16["result"]["text"]
-    assert bf16["summary"] == "not executed: arrays of bf16 need the package ml_dtypes: pip install ml_dtypes"
+    assert bf16["summary"] == "not executed: arrays of bf16 need the package ml_dtypes, which is not installed"
 
 
 @pytest.mark.parametrize(
@@ -135,7 +135,7 @@ def test_bf16_is_compiled_and_not_executed() -> None:
     [
         ("syntax", (3, 32), "program.mlir:3:32: error: expected a dimension of tensor<96x64xf32>, but got d9"),
         ("undefined", (3, 25), "program.mlir:3:25: error: values used but not defined: [%z]"),
-        ("level", (3, 3), "program.mlir:3:3: error: "),
+        ("level", (4, 3), "program.mlir:4:3: error: kernel.barrier: not legal at the tensor level"),
         ("torch", (1, None), "program.mlir:1: error: the torch level needs PyTorch"),
         ("bad schedule", (None, None), "error: plan-schedules: unknown option 'blocks'"),
         ("empty", (1, None), "program.mlir:1: error: the text is empty"),
@@ -222,6 +222,12 @@ for (const [id, value] of Object.entries(arguments[0])) {
 }
 """
 
+COUNT_ENDED_WORKERS = """
+const terminate = Worker.prototype.terminate;
+window.ended = 0;
+Worker.prototype.terminate = function () { ended += 1; terminate.call(this); };
+"""
+
 LARGE = EXAMPLES["relu_matmul"].replace("64x", "256x").replace("128", "256").replace("96", "250")
 """Program whose execution after each pass takes long in a browser."""
 
@@ -275,9 +281,9 @@ def test_the_page_in_a_browser(assembled: Path, tmp_path: Path) -> None:
 
         page.run(f"{SET_FIELDS}; compile()", {"source": LARGE, "check": True})
         page.wait("document.getElementById('message').textContent.startsWith('pass')", 60)
-        page.run("document.getElementById('stop').click()")
+        page.run(COUNT_ENDED_WORKERS + "document.getElementById('stop').click()")
         restart = page.wait("isReady", 60)
-        assert page.run(STATUS) == "stopped; Python has been started again"
+        assert (page.run(STATUS), page.run("return ended")) == ("stopped; Python has been started again", 1)
         print(f"started again in {restart:.2f} s")
 
         assert "// k0: 6 blocks of 64" in compiled(page, EXAMPLES["transpose"], schedule="block=32,32 warps=2")[0]
