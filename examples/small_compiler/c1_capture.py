@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from inspect import isbuiltin
 
 import torch
 from torch.fx import Node
@@ -31,7 +32,7 @@ OPERATORS = set(
 )
 """Operators of the compiler. PyTorch writes many others in terms of these, for example softmax and linear."""
 
-WRITTEN_BY_OTHERS = [torch.ops.aten._softmax, torch.ops.aten.gelu]
+WRITTEN_BY_OTHERS = [torch.ops.aten._softmax, torch.ops.aten._log_softmax, torch.ops.aten.gelu]
 """Operators that PyTorch decomposes only on demand. `default_decompositions` has those that it always decomposes."""
 
 Run = Callable[[ModuleOp, Sequence[torch.Tensor]], list[torch.Tensor]]
@@ -90,7 +91,8 @@ class _FunctionModule(torch.nn.Module):
 
     def __init__(self, function: Callable[..., object]) -> None:
         super().__init__()
-        self.forward = function
+        # A builtin function such as torch.relu has no signature, which PyTorch reads for the names of inputs.
+        self.forward = (lambda *inputs: function(*inputs)) if isbuiltin(function) else function
 
 
 def import_graph(nodes: Sequence[Node]) -> ModuleOp:

@@ -35,7 +35,14 @@ def views(x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, ...]:
     """Returns results of all views and reductions, an argument, and one result twice."""
     z = x.permute(2, 1, 0).reshape(6, 8).unsqueeze(1) * y.expand(6, 3, 8)
     z = z.sum((0, 2), keepdim=True).squeeze(0) + x.mean() - x.amax(1).sum() / z.abs().mean(0)
-    return z, x, z, torch.maximum(x, -x).pow(3).permute(1, 2, 0), (3 - x) * 0.5 + torch.full_like(x, 2) / (x * x + 1)
+    return (
+        z,
+        x,
+        z,
+        torch.maximum(x, -x).pow(3).permute(1, 2, 0),
+        torch.log_softmax(x, 1),
+        (3 - x) * 0.5 + torch.full_like(x, 2) / (x * x + 1),
+    )
 
 
 def pointwise(x: torch.Tensor) -> torch.Tensor:
@@ -67,11 +74,22 @@ def programs() -> dict[str, tuple[Callable[..., Any], Inputs]]:
         "views": (views, (r(4, 2, 6), r(1, 3, 8))),
         "pointwise": (pointwise, (r(3, 90),)),
         "shared": (shared, (r(5, 7), r(7, 3))),
+        "builtin": (torch.relu, (r(3, 4),)),
     }
 
 
 PROGRAMS = programs()
-KERNELS = {"rmsnorm": 2, "softmax": 3, "mlp": 2, "gelu mlp": 2, "attention": 5, "heads": 5, "pointwise": 1, "shared": 3}
+KERNELS = {
+    "rmsnorm": 2,
+    "softmax": 3,
+    "mlp": 2,
+    "gelu mlp": 2,
+    "attention": 5,
+    "heads": 5,
+    "pointwise": 1,
+    "shared": 3,
+    "builtin": 1,
+}
 """Program -> number of its kernels after fusion."""
 
 CHAPTERS = sorted(path.stem for path in FOLDER.glob("c*.py"))
