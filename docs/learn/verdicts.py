@@ -7,7 +7,6 @@ It reads the wrong answers in `tests/learn/wrong/`.
 
 from __future__ import annotations
 
-import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -30,20 +29,9 @@ def wrong_answers(exercise: Exercise) -> list[Path]:
     return sorted((WRONG / exercise.folder.name / exercise.name).glob(f"*{exercise.suffix}"))
 
 
-def row(answer: str, verdict: str) -> str:
-    """Returns a row of the table of an exercise.
-
-    Args:
-        answer: name of the answer.
-        verdict: text of the verdict.
-    """
-    text = " ".join(verdict.split()).replace("|", "\\|").replace("<", "&lt;")
-    return f"| {answer} | {text} |"
-
-
-def without_numbers(line: str) -> str:
-    """Returns a line with `N` for every number, because times differ between machines."""
-    return re.sub(r"\d+(?:\.\d+)?(?:e[-+]\d+)?", "N", line)
+def cell(text: str) -> str:
+    """Returns a text as the contents of a cell of a table."""
+    return " ".join(text.split()).replace("|", "\\|").replace("<", "&lt;")
 
 
 def lines() -> Iterator[str]:
@@ -56,9 +44,9 @@ def lines() -> Iterator[str]:
                 solution = Path(folder, e.file)
                 solution.write_text(e.solution, encoding="utf-8")
                 yield f"### {e.number} {e.title}\n\n| answer | verdict |\n|---|---|"
-                yield row("the solution", judges.judge(e, solution).text)
+                yield f"| the solution | {cell(judges.judge(e, solution).text)} |"
                 for file in wrong_answers(e):
-                    yield row(file.stem.replace("_", " "), judges.judge(e, file).text)
+                    yield f"| {file.stem.replace('_', ' ')} | {cell(judges.judge(e, file).text)} |"
                 yield ""
 
 

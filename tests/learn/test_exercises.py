@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from learn import verdicts
 from support import ROOT
 
 from deplodock.extras.learn.course import Chapter, Exercise, all_chapters
@@ -66,3 +67,16 @@ def test_a_page_names_its_exercises(chapter: Chapter) -> None:
     text = (ROOT / chapter.page).read_text(encoding="utf-8")
     for e in chapter.exercises:
         assert re.search(rf"^### {re.escape(e.number)} ", text, re.M), f"no heading for {e.number}"
+
+
+def test_the_page_of_verdicts_has_all_answers() -> None:
+    """The page has a row for each answer, with the part of the verdict that the file of a wrong answer names."""
+    page = (ROOT / "docs" / "learn" / "verdicts.md").read_text(encoding="utf-8")
+    for chapter in all_chapters():
+        for e in chapter.exercises:
+            rows = page.partition(f"### {e.number} {e.title}\n")[2].partition("\n\n#")[0].splitlines()
+            assert any(row.startswith("| the solution | ") for row in rows), e.number
+            for file in verdicts.wrong_answers(e):
+                judged = file.read_text(encoding="utf-8").splitlines()[0].partition("judged: ")[2]
+                shown = verdicts.cell(judged)
+                assert any(shown in row for row in rows), f"{file}: {shown}"
