@@ -1,8 +1,8 @@
 """Modules as people write them are right, or refused by name (`programs/people`).
 
 `--people all` runs every program on the reference and as printed CUDA on the CPU; otherwise programs that are not in
-`COVERED` run on the reference, and every eighth program runs there and as CUDA. With the simple strategies
-`--people all` runs every program as CUDA and as C++, and otherwise a few.
+`COVERED` run on the reference, and every eighth program runs there and as CUDA. All of these are lowered to kernels.
+With the simple strategies `--people all` runs every program as CUDA and as C++, and otherwise a few.
 """
 
 from __future__ import annotations
@@ -87,10 +87,11 @@ def test_program(name: str, request: pytest.FixtureRequest) -> None:
     function, args = PROGRAMS[name]()
     if name in REFUSED:
         with pytest.raises(deplodock.CompileError, match=REFUSED[name]):
-            deplodock.compile(function, args, executor="reference")
+            deplodock.compile(function, args, executor="reference").check()
         return
     with torch.no_grad():
         compiled = deplodock.compile(function, args, executor="reference")
+        compiled.check()
         for executor in ("reference", "emulator") if emulated else ("reference",):
             ours = copy.deepcopy(compiled)
             ours._executor = make_executor(executor, compiled.compilation)
