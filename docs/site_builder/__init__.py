@@ -71,7 +71,7 @@ def _resolve_class(app: Sphinx, env: BuildEnvironment, node: nodes.Element, cont
 
 _CONTENTS = {
     "learn/index": ("[0-9]*", "small_compiler/00_overview", "*"),
-    "learn/small_compiler/00_overview": ("0[1-9]*", "*"),
+    "learn/small_compiler/00_overview": ("0[1-9]*",),
     "howto/index": tuple("operator pass pattern pdl dialect atom target frontend policy package page".split()),
     "reference/README": ("how_to_read", "*"),
 }
