@@ -170,7 +170,19 @@ def verify_module(module: ModuleOp) -> None:
         op = error.op if isinstance(error, DominanceError | UnboundSizeError) else _first_invalid(module)
         error.__notes__ = []  # xDSL adds the text of the whole module.
         reason = (one_line(str(error)) or type(error).__name__).removeprefix("Operation does not verify: ")
+        if reason.endswith("but is not a terminator"):
+            reason = _missing_terminator(op)
         raise InvalidIRError(reason, operator=op.name, location=location_text(op)) from None
+
+
+def _missing_terminator(op: Operation) -> str:
+    """Returns a sentence about the last operation of a region that must end with another one."""
+    parent = op.parent_op()
+    if parent is None:
+        return "expected a region to end with a terminator"
+    dialect = parent.name.partition(".")[0]
+    terminator = "func.return" if dialect == "func" else f"{dialect}.yield"
+    return f"expected the region of {parent.name} to end with {terminator}, but this is its last operation"
 
 
 def _first_invalid(module: ModuleOp) -> Operation:

@@ -108,7 +108,12 @@ def within(map: AffineMap, shape: Sequence[int], dims: Sequence[Array], symbols:
 
 
 def coordinates(
-    map: AffineMap, shape: Sequence[int], dims: Sequence[Array], symbols: Sequence[Array], mask: Array
+    map: AffineMap,
+    shape: Sequence[int],
+    dims: Sequence[Array],
+    symbols: Sequence[Array],
+    mask: Array,
+    names: Sequence[str] = (),
 ) -> tuple[Array, ...]:
     """Returns an array of coordinates for each dimension of the accessed array.
 
@@ -118,6 +123,7 @@ def coordinates(
         dims: values of each index.
         symbols: values of each symbol.
         mask: where the access happens. Elsewhere the coordinates are 0.
+        names: names of the indices for the message; by default `d0`, `d1` and so on.
 
     Raises:
         ExecutionError: if a coordinate is outside of `shape`.
@@ -129,8 +135,10 @@ def coordinates(
         if np.any(wrong):
             wrong, c, *indices = np.broadcast_arrays(wrong, c, *dims)
             first = np.unravel_index(np.argmax(wrong), wrong.shape)
-            at = tuple(int(i[first]) for i in indices)
-            raise ExecutionError(f"coordinate {d} is {int(c[first])}, outside 0..{extent - 1}, at index {at}")
+            at = ", ".join(f"{names[n] if names else f'd{n}'} = {i[first]}" for n, i in enumerate(indices))
+            raise ExecutionError(
+                f"coordinate {d} is {int(c[first])}, outside 0..{extent - 1}{', at ' if at else ''}{at}"
+            )
         result.append(np.where(mask, c, 0))
     return tuple(result)
 
@@ -142,6 +150,7 @@ def read(
     symbols: Sequence[Array] = (),
     domain: DomainAttr | None = None,
     fill: Array | None = None,
+    names: Sequence[str] = (),
 ) -> Array:
     """Loads the elements of an array for all values of the indices `axes`, as a view if possible.
 
@@ -152,6 +161,7 @@ def read(
         symbols: values of each symbol.
         domain: conditions on the indices, or None.
         fill: value outside of the domain; None for 0.
+        names: names of the indices for messages, as of `coordinates`.
 
     Returns:
         An array that broadcasts to the shape of the axes.
@@ -168,11 +178,17 @@ def read(
         return np.zeros(np.broadcast_shapes(*(axis.values().shape for axis in axes)), source.dtype)
     dims = [axis.values() for axis in axes]
     mask = inside(domain, dims, symbols)
-    return fetch(source, map, dims, symbols, mask, np.zeros((), source.dtype) if fill is None else fill)
+    return fetch(source, map, dims, symbols, mask, np.zeros((), source.dtype) if fill is None else fill, names)
 
 
 def fetch(
-    source: Array, map: AffineMap, dims: Sequence[Array], symbols: Sequence[Array], mask: Array, fill: Array
+    source: Array,
+    map: AffineMap,
+    dims: Sequence[Array],
+    symbols: Sequence[Array],
+    mask: Array,
+    fill: Array,
+    names: Sequence[str] = (),
 ) -> Array:
     """Loads the elements of an array where `mask` holds, and `fill` elsewhere.
 
@@ -183,11 +199,12 @@ def fetch(
         symbols: values of each symbol.
         mask: where the load happens.
         fill: value elsewhere.
+        names: names of the indices for messages, as of `coordinates`.
 
     Raises:
         ExecutionError: if a coordinate is outside of the source where `mask` holds.
     """
-    positions = coordinates(map, source.shape, dims, symbols, mask)
+    positions = coordinates(map, source.shape, dims, symbols, mask, names)
     if 0 in source.shape:
         return np.broadcast_to(fill, np.broadcast_shapes(mask.shape, np.shape(fill), *(p.shape for p in positions)))
     values = source[positions] if positions else source

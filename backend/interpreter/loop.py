@@ -175,11 +175,9 @@ class LoopFunctions(InterpreterFunctions):
         first = 1 + len(axes)
         symbols = [np.asarray(s) for s in args[first : first + len(op.symbols)]]
         fill = args[-1] if op.fill is not None else None
-        return (
-            read(
-                full(args[0], op.source, self.symbols), op.map.data, axes, symbols, self.symbols.domain(op.domain), fill
-            ),
-        )
+        names = [f"%{i.name_hint}" if i.name_hint else f"d{n}" for n, i in enumerate(op.indices)]
+        source, domain = full(args[0], op.source, self.symbols), self.symbols.domain(op.domain)
+        return (read(source, op.map.data, axes, symbols, domain, fill, names),)
 
     @impl(loop.ReshapeOp)
     def reshape(self, interpreter: Interpreter, op: loop.ReshapeOp, args: PythonValues) -> PythonValues:

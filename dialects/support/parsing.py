@@ -107,15 +107,18 @@ def parse_module(ctx: Context, text: str, name: str, *, line_offset: int = 0, im
     try:
         return LocatingParser(ctx, text, name, line_offset).parse_module(implicit)
     except ParseError as error:
-        span = error.span
+        span, reason = error.span, error.msg
         # xDSL reports undefined values at the end of the region, not at their use.
-        if (undefined := _UNDEFINED.match(error.msg)) is not None:
-            use = re.search(re.escape(undefined[1]) + r"(?![\w$.-])", _without_comments(text))
-            span = Span(use.start(), use.end(), Input(text, name)) if use else span
+        if (undefined := _UNDEFINED.match(reason)) is not None:
+            start, end, reason = _undefined_use(text, undefined[1], line_offset)
+            span = Span(start, end, Input(text, name)) if end else span
+        elif reason.startswith("Expected '"):
+            start = _before_line_break(text, span.start)
+            span = Span(start, start + 1, Input(text, name))
         place = span.get_location()
         # xDSL 0.74 prints the placeholder {first_char} as it is.
         raise MalformedIRError(
-            one_line(error.msg.replace("{first_char}", "%, @, # or !")) or "syntax error",
+            one_line(reason.replace("{first_char}", "%, @, # or !")) or "syntax error",
             location=f"{name}:{place.line + line_offset}:{place.col}",
         ) from None
     except (UnregisteredConstructException, *_CONSTRUCTION) as error:
@@ -124,8 +127,61 @@ def parse_module(ctx: Context, text: str, name: str, *, line_offset: int = 0, im
         raise MalformedIRError("regions are nested too deeply", location=f"{name}:{line_offset + 1}") from None
 
 
+def _before_line_break(text: str, start: int) -> int:
+    """Returns the end of the previous line with text, if the unexpected token at `start` is the first of its line.
+
+    The text that the parser expects is then missing at that end.
+    """
+    before = _without_comments(text)[:start]
+    stripped = before.rstrip()
+    return len(stripped) if stripped and "\n" in before[len(stripped) :] else start
+
+
+def _undefined_use(text: str, value: str, line_offset: int) -> tuple[int, int, str]:
+    """Finds the first use of a value outside of the regions that define it.
+
+    Args:
+        text: the text of the module.
+        value: name of the value, with `%`.
+        line_offset: number to add to line numbers.
+
+    Returns:
+        start and end of the use in the text, and a sentence about the mistake. Both positions are 0 without a use.
+    """
+    plain = _without_comments(text)
+    regions: list[int] = []
+    definitions: list[tuple[int, list[int]]] = []
+    token = re.compile(rf"[{{}}]|{re.escape(value)}(?![\w$.-])")
+    for match in token.finditer(plain):
+        if match[0] == "{":
+            regions.append(match.start())
+        elif match[0] == "}":
+            regions = regions[:-1]
+        elif _is_definition(plain, match.end()):
+            definitions.append((match.start(), regions.copy()))
+        elif not any(outer == regions[: len(outer)] for _, outer in definitions):
+            reason = f"the value {value} is used, but not defined"
+            if definitions:
+                start, (*_, region) = definitions[-1]
+                header = plain[plain.rfind("\n", 0, region) + 1 : region]
+                name = next(iter(re.findall(r"(?<!%)\b[a-z]+\.\w+", header)), "an operation")
+                line = plain.count("\n", 0, start) + 1 + line_offset
+                reason = (
+                    f"{value} is defined in line {line}, inside of the region of {name}, and cannot be used outside of "
+                    "it; the last operation of a region yields values to the outside"
+                )
+            return match.start(), match.end(), reason
+    return 0, 0, f"the value {value} is used, but not defined"
+
+
+def _is_definition(text: str, end: int) -> bool:
+    """Returns true if the name that ends at `end` is a result of an operation: `%a = ...` or `%a, %b = ...`."""
+    return re.match(r"(:\d+)?(\s*,\s*%[\w$.-]+(:\d+)?)*\s*=(?!=)", text[end:]) is not None
+
+
 def _without_comments(text: str) -> str:
-    return re.sub(r"//[^\n]*", lambda comment: " " * len(comment[0]), text)
+    """Returns a text of the same length in which comments and the contents of strings are blank."""
+    return re.sub(r'//[^\n]*|"[^"\n]*"', lambda part: " " * len(part[0]), text)
 
 
 def one_line(text: str) -> str:

@@ -84,7 +84,7 @@ def where(wrong: NDArray[np.bool_]) -> str:
     if not parts:
         return f"at {count} of {wrong.size} elements"
     text = " and ".join(parts)
-    return text if np.array_equal(box, wrong) else f"{text} (at {count} of {int(box.sum())} elements there)"
+    return text if np.array_equal(box, wrong) else f"{text}, at {count} of {int(box.sum())} elements there"
 
 
 def _positions(indices: NDArray[np.int64], extent: int, dimension: int, rank: int) -> str:

@@ -134,7 +134,7 @@ def test_bf16_is_compiled_and_not_executed() -> None:
     ("case", "place", "message"),
     [
         ("syntax", (3, 32), "program.mlir:3:32: error: expected a dimension of tensor<96x64xf32>, but got d9"),
-        ("undefined", (3, 25), "program.mlir:3:25: error: values used but not defined: [%z]"),
+        ("undefined", (3, 25), "program.mlir:3:25: error: the value %z is used, but not defined"),
         ("level", (4, 3), "program.mlir:4:3: error: kernel.barrier: not legal at the tensor level"),
         ("torch", (1, None), "program.mlir:1: error: the torch level needs PyTorch"),
         ("bad schedule", (None, None), "error: plan-schedules: unknown option 'blocks'"),

@@ -92,7 +92,8 @@ def judge_rms_norm(answer: Answer) -> str:
     )  # fmt: skip
     return (
         f"right: {work.read:,} B read, {work.written:,} B written, {work.flops:,} operations, "
-        f"which are {work.flops / work.bytes:.2f} operations for each byte"
+        f"which are {work.flops / work.bytes:.2f} operations for each byte. Without the weight, {weight:,} B less are "
+        f"read and {elements:,} multiplications are not computed; the bytes written stay"
     )
 
 
@@ -123,6 +124,11 @@ def judge_separate(answer: Answer) -> str:
             (written, "these are the bytes written; each kernel also reads its arguments"),
             (separate - written, "these are the bytes read; each kernel also writes its result"),
             (fused, "these are the bytes of one kernel for the whole RMSNorm"),
+            (
+                len(operators) * fused,
+                f"this is {len(operators)} times the bytes of the one kernel; each of the six has arguments and a "
+                "result of its own, and some have one number for each row",
+            ),
             *((n * large, f"this is {n} times the size of x; the six kernels read and write tensors of this size "
                f"{separate // large} times") for n in (4, 5, 6, 8, 9, 10, 12)),
         ],
@@ -140,7 +146,7 @@ def judge_separate(answer: Answer) -> str:
     )  # fmt: skip
     return (
         f"right: {len(operators)} kernels move {separate / 1e6:.2f} MB, one moves {fused / 1e6:.2f} MB, "
-        f"{separate / fused:.1f} times less"
+        f"{separate / fused:.1f} times less. add and rsqrt move only {2 * 4 * rows:,} B each, but each costs a start"
     )
 
 
@@ -178,7 +184,10 @@ def judge_limit(answer: Answer) -> str:
             f"SMALLEST = {smallest} is too large: at n = {smallest - 16} there are {smaller:.1f} operations for each "
             f"byte, and {time}"
         )
-    return f"right: at n = {smallest} there are {intensity:.1f} operations for each byte, and {time}"
+    return (
+        f"right: at n = {smallest} there are {intensity:.1f} operations for each byte, and {time}. one_row is limited "
+        "by bytes, almost all of them weights: weights of 2 bytes halve its time, more operations per second do nothing"
+    )
 
 
 def _intensity(n: int) -> float:

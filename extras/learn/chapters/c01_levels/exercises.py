@@ -13,7 +13,7 @@ from .....dialects.support.calls import main_function
 from .....dialects.support.locations import ancestors, line_text, location_of, operator_text
 from ...answers import Answer
 from ...course import Chapter, Exercise
-from ...judges import PASSES, lowered, operations, parsed, require_equal, require_signature
+from ...judges import PASSES, lowered, operations, parsed, require_equal, require_signature, with_mistakes
 from ...verdicts import Wrong
 
 LEVELS = {
@@ -66,7 +66,8 @@ def judge_origins(answer: Answer) -> str:
     most = max(right.values(), key=[*right.values()].count)
     return (
         f"right: {len({*right.values()})} torch operations became {len(names)} values in one nest; {most} alone "
-        f"({line_text(location_of(values['%9']))}) became {[*right.values()].count(most)}"
+        f"({line_text(location_of(values['%9']))}) became {[*right.values()].count(most)}. The operands "
+        "distinguish two operations of one name: %6 adds %5, an element of %b, and %10 adds %9, an exponential"
     )
 
 
@@ -94,6 +95,8 @@ def judge_spans(answer: Answer) -> str:
         if last != levels[-1]:
             later = [*LEVELS].index(last) < [*LEVELS].index(levels[-1])
             why = "it occurs at a level after" if later else "there it is replaced already"
+            if not later and name.startswith("torch."):
+                why += '. A name inside of loc("...") is a location, not an operation'
             raise Wrong(f"{name}: the last level is not {last}; {why}")
     longest = max(names, key=lambda name: len(occurrences[name]))
     return f"right: {longest} occurs at {len(occurrences[longest])} levels, and only the types of its operands change"
@@ -113,18 +116,33 @@ def judge_transposed(answer: Answer) -> str:
     count, least = len(operations(program)), len(operations(expected))
     if count > least:
         raise Wrong(f"right, but with {count} operations in place of {least}: change the load of %w")
-    return f"right, with the same {count} operations: a transposition is another order of the indices of a load"
+    return (
+        f"right, with the same {count} operations: a transposition is another order of the indices of a load. It costs "
+        "no operation and no copy"
+    )
 
 
 def judge_norms(answer: Answer) -> str:
-    program = answer.program()
-    require_equal(program, parsed(CHAPTER.exercises[3].solution))
+    program, solution = answer.program(), CHAPTER.exercises[3].solution
+    last = "%4 = math.sqrt %1 : f32\n"
+    mistakes = with_mistakes(
+        solution,
+        ("in [40]", "in [12]", "the sum ends after 12 of the 40 columns"),
+        ("%3 = arith.mulf %2, %2", "%3 = math.absf %2", "this is the root of the sum of |x|, which is not squared"),
+    )
+    roots = solution.replace("loop.yield %3", "%5 = math.sqrt %3 : f32\n      loop.yield %5")
+    roots = roots.replace(last, "").replace("loop.yield %4", "loop.yield %1")
+    mistakes.append((roots, "this is the sum of the roots; take the root of the sum, after the reduction"))
+    require_equal(program, parsed(solution), mistakes=mistakes)
     nests, loads = (operations(program, lambda op, kind=kind: isinstance(op, kind)) for kind in (NestOp, LoadOp))
     if len(nests) != 1:
         raise Wrong(f"the result is right, but it takes {len(nests)} nests; one suffices")
     if len(loads) != 1:
         raise Wrong(f"the result is right, but {len(loads)} loads read the same element: use the first value twice")
-    return "right: one nest, which becomes one kernel, and one load"
+    return (
+        "right: one nest, which becomes one kernel, and one load. In CUDA several threads sum parts of a row in a "
+        "`for` loop. With `__shfl_xor_sync` each then reads the sum of another thread of its row, and adds it"
+    )
 
 
 CHAPTER = Chapter(

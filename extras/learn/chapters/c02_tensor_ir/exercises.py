@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+from xdsl.dialects.builtin import TensorType
 
 from .....backend.check_each import input_types, make_inputs
 from .....dialects.tensor import ReduceOp
@@ -13,6 +14,12 @@ from ...verdicts import Wrong
 
 OFFSET = 1000.0
 """Mean of the rows that show a loss of precision in a variance."""
+
+
+def _over_columns(solution: str) -> str:
+    """Returns a program that reduces over dimension 0 where the solution reduces over dimension 1."""
+    text = solution.replace("over [1]", "over [0]").replace("tensor<8xf32>", "tensor<64xf32>")
+    return text.replace("[d0]", "[d1]")
 
 
 def judge_scale_rows(answer: Answer) -> str:
@@ -29,8 +36,15 @@ def judge_center(answer: Answer) -> str:
         ("subf", "addf", "the mean is added, not subtracted"),
         ("func.return %3", "func.return %2", "this is the mean itself, repeated"),
     )
+    columns = _over_columns(CHAPTER.exercises[1].solution)
+    sentence = "the mean of the column is subtracted: `over [0]` goes down a column, `over [1]` along a row"
+    mistakes += [(columns, sentence), (columns.replace("64.0", "8.0"), sentence)]
     require_equal(program, parsed(CHAPTER.exercises[1].solution), mistakes=mistakes)
-    return f"right, with {require_count(program, 4)} operations"
+    count = require_count(program, 4)
+    types = [op.results[0].type for op in operations(program, lambda op: op.name == "arith.divf")]
+    divisions = sum(t.element_count() for t in types if isinstance(t, TensorType))
+    other = {8: "after the index map it would be 512", 512: "before the index map it would be 8"}.get(divisions)
+    return f"right, with {count} operations{f' and {divisions} divisions; {other}' if other else ''}"
 
 
 def judge_softmax(answer: Answer) -> str:
@@ -41,6 +55,8 @@ def judge_softmax(answer: Answer) -> str:
         ("divf %3, %5", "divf %2, %5", "%x minus the maximum is divided by the sum, not the exponential"),
         ("divf %3, %5", "divf %3, %1", "the exponentials are divided by the maximum, not by their sum"),
     )
+    columns = _over_columns(CHAPTER.exercises[2].solution)
+    mistakes.append((columns, "this is the softmax over the columns: `over [1]` reduces along a row"))
     require_equal(program, parsed(CHAPTER.exercises[2].solution), mistakes=mistakes)
     count = require_count(program, 7)
     reductions = len(operations(program, lambda op: isinstance(op, ReduceOp)))
@@ -68,6 +84,8 @@ def judge_layer_norm(answer: Answer) -> str:
         ("rsqrt %7", "rsqrt %6", "1e-5 is not added to the variance"),
         ("mulf %3, %3", "mulf %x, %x", "the variance is computed from %x, not from %x minus its mean"),
         ("%8[d0]", "%7[d0]", "it is multiplied by the variance; `math.rsqrt` is missing"),
+        ("addf %6", "addf %5", "the sum of the squares is not divided by 64"),
+        ("%1[d0]", "%0[d0]", "the sum of the row is subtracted, not its mean"),
     )
     require_equal(program, expected, mistakes=mistakes)
     x, *parameters = make_inputs(input_types(expected))
@@ -78,7 +96,11 @@ def judge_layer_norm(answer: Answer) -> str:
             f"the result is right for rows with a mean near 0, but not for a mean near {OFFSET:.0f}: is the variance a "
             f"difference of two large numbers? {wrong}"
         ) from None
-    return f"right, with {require_count(program, 15)} operations, also for rows with a mean near {OFFSET:.0f}"
+    count = require_count(program, 15)
+    return (
+        f"right, with {count} operations, also for rows with a mean near {OFFSET:.0f}: there the mean of the "
+        "squares and the square of the mean agree in six of the seven digits of an f32, so their difference is inexact"
+    )
 
 
 CHAPTER = Chapter(

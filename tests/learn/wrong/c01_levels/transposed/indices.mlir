@@ -1,4 +1,4 @@
-// judged: coordinate 0 is 16, outside 0..15
+// judged: coordinate 0 is 16, outside 0..15, at %j = 0, %k = 16
 func.func @main(%x: tensor<16x64xf32>, %w: tensor<16x64xf32>, %b: tensor<16xf32>) -> tensor<16x16xf32> {
   %0 = loop.nest (%i, %j) in [16, 16] -> tensor<16x16xf32> {
     %1 = loop.reduce add (%k) in [64] -> f32 {

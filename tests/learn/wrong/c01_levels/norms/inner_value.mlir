@@ -1,0 +1,13 @@
+// judged: 1_4_norms.mlir:9:20: %3 is defined in line 6, inside of the region of loop.reduce
+func.func @main(%x: tensor<12x40xf32>) -> tensor<12xf32> {
+  %0 = loop.nest (%i) in [12] -> tensor<12xf32> {
+    %1 = loop.reduce add (%k) in [40] -> f32 {
+      %2 = loop.load %x[%i, %k] : tensor<12x40xf32>
+      %3 = arith.mulf %2, %2 : f32
+      loop.yield %3 : f32
+    }
+    %4 = math.sqrt %3 : f32
+    loop.yield %4 : f32
+  }
+  func.return %0 : tensor<12xf32>
+}

