@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.dialects.func import ReturnOp
-from xdsl.ir import Operation, SSAValue
+from xdsl.ir import BlockArgument, Operation, SSAValue
 
 from ...backend.check_each import input_types, interpret, make_inputs, reduction_length, tolerance, within
 from ...backend.interpreter.domains import Array
@@ -94,7 +94,8 @@ def require_number(
         return
     text = next((text for number, text in mistakes if near(number)), "")
     direction = "small" if value < expected else "large"
-    raise Wrong(f"{name} = {value:,.10g} is too {direction}{': ' + text if text else ''}")
+    number = f"{value:,}" if isinstance(value, int) else f"{value:,.4g}"
+    raise Wrong(f"{name} = {number} is too {direction}{': ' + text if text else ''}")
 
 
 def require_equal(
@@ -125,6 +126,13 @@ def require_equal(
         Wrong: the signatures or the results differ.
     """
     require_signature(actual, expected)
+    block, last = main_function(actual).body.block, main_function(expected).body.block.last_op
+    assert block.last_op is not None
+    assert last is not None
+    for i, (value, right) in enumerate(zip(block.last_op.operands, last.operands, strict=True)):
+        if value in block.args and not isinstance(right, BlockArgument):
+            name = value.name_hint or block.args.index(value)
+            raise Wrong(f"result {i} is %{name}, an argument of @main: `func.return` must return what you computed")
     arrays = list(inputs) if inputs is not None else make_inputs(input_types(expected))
     real = list(zip(interpret(actual, arrays, "real", chunk), interpret(expected, arrays, "real"), strict=True))
     pairs = real
@@ -228,6 +236,14 @@ def require_signature(actual: ModuleOp, expected: ModuleOp) -> None:
         Wrong: a type differs.
     """
     types, expected_types = main_function(actual).function_type, main_function(expected).function_type
+    arguments, expected_arguments = main_function(actual).body.block.args, main_function(expected).body.block.args
+    if len(arguments) == len(expected_arguments):
+        for n, (argument, right) in enumerate(zip(arguments, expected_arguments, strict=True)):
+            if argument.type != right.type:
+                name = f"%{argument.name_hint or n}"
+                raise Wrong(
+                    f"expected the argument {name} of @main to have the type {right.type}, but got {argument.type}"
+                )
     if types != expected_types:
         raise Wrong(f"expected @main of the type {expected_types}, but got {types}")
 

@@ -127,8 +127,13 @@ def judge_norms(answer: Answer) -> str:
     last = "%4 = math.sqrt %1 : f32\n"
     mistakes = with_mistakes(
         solution,
+        ("reduce add", "reduce max", "this is the largest |x| of a row; the reduction must add"),
+        (
+            "mulf %2, %2 : f32\n      loop.yield %3",
+            "mulf %2, %2 : f32\n      loop.yield %2",
+            "this is the root of the sum of x, which may be negative; the elements are not squared",
+        ),
         ("in [40]", "in [12]", "the sum ends after 12 of the 40 columns"),
-        ("%3 = arith.mulf %2, %2", "%3 = math.absf %2", "this is the root of the sum of |x|, which is not squared"),
     )
     roots = solution.replace("loop.yield %3", "%5 = math.sqrt %3 : f32\n      loop.yield %5")
     roots = roots.replace(last, "").replace("loop.yield %4", "loop.yield %1")

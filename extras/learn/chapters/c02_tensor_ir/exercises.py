@@ -6,10 +6,12 @@ import numpy as np
 from xdsl.dialects.builtin import TensorType
 
 from .....backend.check_each import input_types, make_inputs
+from .....dialects.loop import LoadOp, NestOp
+from .....dialects.support.calls import main_function
 from .....dialects.tensor import ReduceOp
 from ...answers import Answer
 from ...course import Chapter, Exercise
-from ...judges import operations, parsed, require_count, require_equal, with_mistakes
+from ...judges import PASSES, lowered, operations, parsed, require_count, require_equal, with_mistakes
 from ...verdicts import Wrong
 
 OFFSET = 1000.0
@@ -23,8 +25,9 @@ def _over_columns(solution: str) -> str:
 
 
 def judge_scale_rows(answer: Answer) -> str:
-    program = answer.program()
-    require_equal(program, parsed(CHAPTER.exercises[0].solution))
+    program, solution = answer.program(), CHAPTER.exercises[0].solution
+    mistakes = with_mistakes(solution, ("mulf", "divf", "the rows are divided by %s, not multiplied"))
+    require_equal(program, parsed(solution), mistakes=mistakes)
     return f"right, with {require_count(program, 2)} operations"
 
 
@@ -51,7 +54,11 @@ def judge_softmax(answer: Answer) -> str:
     program = answer.program()
     mistakes = with_mistakes(
         CHAPTER.exercises[2].solution,
-        ("func.return %6", "func.return %3", "these are the exponentials, which are not divided by their sum yet"),
+        (
+            "func.return %6",
+            "func.return %3",
+            "these are the exponentials; they are not divided by their sum (divided by their maximum, 1, they stay)",
+        ),
         ("divf %3, %5", "divf %2, %5", "%x minus the maximum is divided by the sum, not the exponential"),
         ("divf %3, %5", "divf %3, %1", "the exponentials are divided by the maximum, not by their sum"),
     )
@@ -84,6 +91,8 @@ def judge_layer_norm(answer: Answer) -> str:
         ("rsqrt %7", "rsqrt %6", "1e-5 is not added to the variance"),
         ("mulf %3, %3", "mulf %x, %x", "the variance is computed from %x, not from %x minus its mean"),
         ("%8[d0]", "%7[d0]", "it is multiplied by the variance; `math.rsqrt` is missing"),
+        ("%w[d1]", "%w[d0]", "%w is read at the row, d0; it has one element for each column"),
+        ("%b[d1]", "%b[d0]", "%b is read at the row, d0; it has one element for each column"),
         ("addf %6", "addf %5", "the sum of the squares is not divided by 64"),
         ("%1[d0]", "%0[d0]", "the sum of the row is subtracted, not its mean"),
     )
@@ -97,9 +106,14 @@ def judge_layer_norm(answer: Answer) -> str:
             f"difference of two large numbers? {wrong}"
         ) from None
     count = require_count(program, 15)
+    nests = [op for op in lowered(program, "tensor-to-loop").walk() if isinstance(op, NestOp)]
+    x = main_function(program).body.block.args[0]
+    loads = sum(isinstance(op, LoadOp) and op.source is x for op in program.walk())
+    kernels = f"{len(nests)} kernel{'s' * (len(nests) != 1)} with {loads} load{'s' * (loads != 1)} of %x"
     return (
         f"right, with {count} operations, also for rows with a mean near {OFFSET:.0f}: there the mean of the "
-        "squares and the square of the mean agree in six of the seven digits of an f32, so their difference is inexact"
+        "squares and the square of the mean agree in six of the seven digits of an f32, so their difference is "
+        f"inexact. The compiler makes {kernels}"
     )
 
 
@@ -149,7 +163,8 @@ CHAPTER = Chapter(
             (
                 "log(sum(exp(x))) = m + log(sum(exp(x - m))) for every m. Which m keeps the exponentials at most 1?",
                 "The first five operations are those of softmax. `math.log` is the logarithm.",
-                "A solution with one operation exists: `dl-opt --help-op tensor.reduce` lists the kinds of reductions.",
+                "A solution with two operations exists: `tensor.prefix_scan` has the kind `logaddexp`, and the last "
+                "element of a scan combines the whole row. `dl-opt --help-op tensor.prefix_scan` shows its syntax.",
             ),
         ),
         Exercise(
@@ -163,6 +178,7 @@ CHAPTER = Chapter(
                 "The mean of x * x minus the square of the mean is the variance for real numbers. In f32 it is the "
                 "difference of two large numbers, if the mean is large.",
             ),
+            modules=PASSES,
         ),
     ],
 )

@@ -5,5 +5,5 @@ SPANS = {
     "tile.dot": ("tile", "tile"),
     "kernel.barrier": ("kernel", "kernel"),
     "math.exp": ("tensor", "kernel"),
-    "scf.for": ("tile", "kernel"),  # a loop in the kernel
+    "scf.for": ("tile", "kernel"),  # a loop with a counter
 }

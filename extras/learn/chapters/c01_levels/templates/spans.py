@@ -12,5 +12,5 @@ SPANS = {
     "tile.dot": ...,
     "kernel.barrier": ...,
     "math.exp": ...,
-    "scf.for": ...,  # a loop in the kernel
+    "scf.for": ...,  # a loop with a counter
 }

@@ -1,4 +1,4 @@
-// judged: result 0 differs
+// judged: the elements are not squared
 func.func @main(%x: tensor<12x40xf32>) -> tensor<12xf32> {
   %0 = loop.nest (%i) in [12] -> tensor<12xf32> {
     %1 = loop.reduce add (%k) in [40] -> f32 {

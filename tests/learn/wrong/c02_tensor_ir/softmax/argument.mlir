@@ -1,4 +1,4 @@
-// judged: equals argument 0
+// judged: result 0 is %x, an argument of @main
 func.func @main(%x: tensor<8x64xf32>) -> tensor<8x64xf32> {
   %0 = tensor.reduce max %x over [1] : tensor<8x64xf32> -> tensor<8xf32>
   %1 = tensor.index_map %0[d0] : tensor<8xf32> -> tensor<8x64xf32>
