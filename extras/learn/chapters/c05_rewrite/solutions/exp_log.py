@@ -12,7 +12,7 @@ from deplodock.passes.rewriting import rewrite_module
 
 
 def is_never_negative(value: SSAValue) -> bool:
-    """Returns true if no element of `value` is below 0 or -0.0. It may be NaN."""
+    """Returns true if no element of `value` is negative or -0.0. It may be NaN."""
     op = value.owner
     if isinstance(op, MulfOp):
         return op.lhs is op.rhs

@@ -12,7 +12,7 @@ from deplodock.passes.rewriting import rewrite_module
 
 
 def is_never_negative(value: SSAValue) -> bool:
-    """Returns true if no element of `value` can be below 0 or -0.0. Look at the operation that computes it."""
+    """Returns true if no element of `value` can be negative, nor be -0.0. Look at the operation that computes it."""
     # value.owner is that operation: is it an ExpOp, an AbsFOp, or a MulfOp of two equal operands?
     return True  # ... which is wrong for x = -1
 

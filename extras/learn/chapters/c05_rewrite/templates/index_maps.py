@@ -16,12 +16,14 @@ from deplodock.dialects.tensor import IndexMapOp
 
 
 class ComposeMaps(RewritePattern):
-    """Replaces an index map of an index map by one index map. Neither has a domain."""
+    """Replaces an index map of an index map by one index map. If one of the two has a domain, both stay."""
 
     @op_type_rewrite_pattern
     def match_and_rewrite(self, op: IndexMapOp, rewriter: PatternRewriter) -> None:
         # op.source, op.map.data (an AffineMap) and op.domain (None if there is none) are its parts.
-        # f.compose(g) is the map d -> f(g(d)). IndexMapOp(source, map, shape) makes a new operation.
+        # f.compose(g) is the map d -> f(g(d)). op.result.type.get_shape() is the shape of the result of `op`.
+        # new = IndexMapOp(source, map, shape) makes an operation, and
+        # rewriter.replace(op, [new], [new.result]) puts it in the place of `op`.
         ...
 
 

@@ -1,3 +1,4 @@
+import math
 from dataclasses import dataclass
 
 from xdsl.context import Context
@@ -24,6 +25,7 @@ class PlusZero(RewritePattern):
 
     @op_type_rewrite_pattern
     def match_and_rewrite(self, op: AddfOp, rewriter: PatternRewriter) -> None:
+        # math.copysign(1.0, number) is -1.0 for the number -0.0, and 1.0 for 0.0.
         if constant(op.rhs) == 0.0:
             rewriter.replace(op, [], [op.lhs])
         elif constant(op.lhs) == 0.0:
@@ -31,10 +33,12 @@ class PlusZero(RewritePattern):
 
 
 class MinusZero(RewritePattern):
-    """Replaces `x - 0` by `x`."""
+    """Replaces `x - 0` by `x`, for the zero for which this is right."""
 
     @op_type_rewrite_pattern
-    def match_and_rewrite(self, op: SubfOp, rewriter: PatternRewriter) -> None: ...
+    def match_and_rewrite(self, op: SubfOp, rewriter: PatternRewriter) -> None:
+        # x - 0 means x + (-0).
+        ...
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ class TimesOne(RewritePattern):
     @op_type_rewrite_pattern
     def match_and_rewrite(self, op: MulfOp, rewriter: PatternRewriter) -> None:
         # `op` is a multiplication: op.lhs and op.rhs are its operands.
-        # rewriter.replace(op, [], [value]) replaces its result by `value`.
+        # rewriter.replace(op, [], [value]) replaces its result by `value`. After that `op` is gone.
         ...
 
 

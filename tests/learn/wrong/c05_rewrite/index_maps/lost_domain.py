@@ -1,4 +1,4 @@
-# judged: a transpose of a padded tensor: after the pass the program cannot be executed
+# judged: outside 0..2, at d0 = 0, d1 = 0; if one of the two maps has a domain, leave both
 from dataclasses import dataclass
 
 from xdsl.context import Context
@@ -17,7 +17,7 @@ from deplodock.dialects.tensor import IndexMapOp
 
 
 class ComposeMaps(RewritePattern):
-    """Replaces an index map of an index map by one index map. Neither has a domain."""
+    """Replaces an index map of an index map by one index map. If one of the two has a domain, both stay."""
 
     @op_type_rewrite_pattern
     def match_and_rewrite(self, op: IndexMapOp, rewriter: PatternRewriter) -> None:

@@ -17,7 +17,7 @@ from deplodock.dialects.tensor import IndexMapOp
 
 
 class ComposeMaps(RewritePattern):
-    """Replaces an index map of an index map by one index map. Neither has a domain."""
+    """Replaces an index map of an index map by one index map. If one of the two has a domain, both stay."""
 
     @op_type_rewrite_pattern
     def match_and_rewrite(self, op: IndexMapOp, rewriter: PatternRewriter) -> None:

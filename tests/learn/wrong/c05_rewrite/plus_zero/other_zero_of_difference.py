@@ -1,4 +1,4 @@
-# judged: x - -0.0: for x = -0.0
+# judged: x - (-0.0): for x = -0.0
 import math
 from dataclasses import dataclass
 

@@ -1,0 +1,40 @@
+# judged: a value that the method returns has no effect
+# pyright: reportReturnType=false
+from dataclasses import dataclass
+
+from xdsl.context import Context
+from xdsl.dialects.arith import MulfOp
+from xdsl.dialects.builtin import FloatAttr, ModuleOp
+from xdsl.ir import SSAValue
+from xdsl.passes import ModulePass
+from xdsl.pattern_rewriter import PatternRewriter, RewritePattern, op_type_rewrite_pattern
+
+from deplodock.dialects.payload import ConstantOp
+from deplodock.passes.rewriting import rewrite_module
+
+
+def constant(value: SSAValue) -> float | None:
+    """Returns the number if `value` is the result of a constant, else None."""
+    op = value.owner
+    if isinstance(op, ConstantOp) and isinstance(op.value, FloatAttr):
+        return op.value.value.data
+    return None
+
+
+class TimesOne(RewritePattern):
+    """Replaces `x * 1` and `1 * x` by `x`."""
+
+    @op_type_rewrite_pattern
+    def match_and_rewrite(self, op: MulfOp, rewriter: PatternRewriter) -> None:
+        if constant(op.rhs) == 1.0:
+            return op.lhs
+        elif constant(op.lhs) == 1.0:
+            return op.rhs
+
+
+@dataclass(frozen=True)
+class FoldTimesOne(ModulePass):
+    name = "fold-times-one"
+
+    def apply(self, ctx: Context, op: ModuleOp) -> None:
+        rewrite_module(op, [TimesOne()])
