@@ -12,12 +12,10 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
-import runpy
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from functools import lru_cache
-from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
@@ -27,7 +25,7 @@ from xdsl.utils.exceptions import ArgSpecParseError
 from xdsl.utils.hints import isa
 
 from ..dialects.support.printing import float_text
-from ..errors import CompileError, DeplodockError, PluginError, one_line
+from ..errors import CompileError, PluginError
 from ..plugins import declared_parts, plugins, registry
 from . import OWN_PASSES, UPSTREAM_PASSES
 
@@ -153,28 +151,6 @@ def _parsed(
     read_insertions = [read_insertion(insertion) for insertion in insertions]
     passes = get_all_passes() | {cls.name: lambda cls=cls: cls for cls in loaded}
     return tuple(_Expansion(passes, dict(pipelines), read_insertions).expand(text, dict(options), set()))
-
-
-def load_passes(file: str) -> list[type[ModulePass]]:
-    """Executes a Python file and returns the passes that it defines and does not declare (`plugins.declare`).
-
-    Args:
-        file: path of the file.
-
-    Raises:
-        PluginError: the file cannot be executed, defines and declares nothing, or a pass has the name of a registered
-            one.
-    """
-    before = declared_parts()
-    try:
-        names = runpy.run_path(file, run_name=f"deplodock.loaded.{Path(file).stem}")
-    except OSError as error:
-        raise PluginError(f"{file}: {error.strerror}") from None
-    except DeplodockError:
-        raise
-    except Exception as error:
-        raise PluginError(f"{file} cannot be loaded: {one_line(error)}") from error
-    return defined_passes(names, file, [part for part in declared_parts() if not any(part is b for b in before)])
 
 
 def defined_passes(names: Mapping[str, Any], file: str, declared: Sequence[Any] = ()) -> list[type[ModulePass]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import gc
+import runpy
 import sys
 import time
 import traceback
@@ -25,7 +26,7 @@ from .. import __version__
 from ..dialects import get_all_dialects
 from ..dialects.support.parsing import parse_module
 from ..dialects.support.printing import WIDTH, print_module
-from ..errors import CompileError, one_line, raised_at
+from ..errors import CompileError, DeplodockError, PluginError, one_line, raised_at
 from ..frontend import RARE_COLLECTIONS
 from ..passes.pass_manager import (
     InvalidIRError,
@@ -36,8 +37,8 @@ from ..passes.pass_manager import (
     run_passes,
     verify_module,
 )
-from ..passes.pipelines import get_all_passes, load_passes, parse_passes, pipeline_text
-from ..plugins import declarations
+from ..passes.pipelines import defined_passes, get_all_passes, parse_passes, pipeline_text
+from ..plugins import declarations, declared_parts
 from ..target.attribute import get_target, stamp_comment
 from . import terminal
 from .pass_help import help_pass, list_passes
@@ -72,6 +73,28 @@ _SWITCHES = {
     "--wrap": "names for long types, and lines of at most 120 columns, as where the output is a terminal",
     "--debug": "print a traceback for an error",
 }
+
+
+def load_passes(file: str) -> list[type[ModulePass]]:
+    """Executes a Python file and returns the passes that it defines and does not declare (`plugins.declare`).
+
+    Args:
+        file: path of the file.
+
+    Raises:
+        PluginError: the file cannot be executed, defines and declares nothing, or a pass has the name of a registered
+            one.
+    """
+    before = declared_parts()
+    try:
+        names = runpy.run_path(file, run_name=f"deplodock.loaded.{Path(file).stem}")
+    except OSError as error:
+        raise PluginError(f"{file}: {error.strerror}") from None
+    except DeplodockError:
+        raise
+    except Exception as error:
+        raise PluginError(f"{file} cannot be loaded: {one_line(error)}") from error
+    return defined_passes(names, file, [part for part in declared_parts() if not any(part is b for b in before)])
 
 
 class UsageError(CompileError):
