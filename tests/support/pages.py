@@ -215,20 +215,25 @@ _RESULTS: dict[tuple[Any, ...], tuple[Outcome, dict[str, bytes]]] = {}
 """Command and the files that it names -> its outcome and the files that it wrote: pages repeat long commands."""
 
 
-def run(command: Command, folder: Path) -> Outcome:
+def run(command: Command, folder: Path, alone: bool = False) -> Outcome:
     """Runs a command in a folder, or repeats the outcome of the same command with the same files.
 
     Commands of the compiler and Python files run in this process, because importing PyTorch takes seconds. A line with
     variables, wildcards or other syntax runs in a shell.
+
+    Args:
+        command: the command.
+        folder: the current folder.
+        alone: whether the command runs in a shell in any case, as a reader runs it.
     """
     text = command.text
     for pattern, replacement in SHORTER.items():
         text = re.sub(pattern, replacement, text)
     before = _files(folder)
     key = text, *(content for name, content in before.items() if name in text)
-    if "python" in text or key not in _RESULTS:
+    if alone or "python" in text or key not in _RESULTS:
         try:
-            if re.search(r"[$`~]", text):
+            if alone or re.search(r"[$`~]", text):
                 raise NotInProcess
             outcome = _in_process(lit.ShUtil.ShParser(text, False, True).parse(), folder)
         except (NotInProcess, ValueError):
@@ -416,6 +421,8 @@ def faults(page: str, folder: Path) -> list[str]:
             (folder / step.name).write_text(step.text, encoding="utf-8")
         elif step.reason is None:
             fault = _fault(step, run(step, folder), folder)
+            if fault:  # Other tests may have changed the state of this process, such as its warnings and plugins.
+                fault = _fault(step, run(step, folder, alone=True), folder)
             result += [f"{page}:{step.line}: {step.text}\n{fault}"] if fault else []
     return result
 

@@ -116,7 +116,7 @@ FAULTS = {
     "    5\n": ("    x\n", "page.md:12: python double.py x\n", "exit code 1, but the page says that it succeeds"),
     "double.py x  # fails": ("double.py 7  # fails", "page.md:15:", "exit code 0, but the page says that it fails"),
     "\n12\n": ("\n13\n", "page.md:23: cat doubled.txt\n", "-13\n+12"),
-    "doubled.txt\n```": ("nothing.txt\n```", "page.md:23: cat nothing.txt\n", "FileNotFoundError"),
+    "doubled.txt\n```": ("nothing.txt\n```", "page.md:23: cat nothing.txt\n", "No such file"),
 }
 """Text of the page -> its replacement, and two parts of the message."""
 

@@ -1,6 +1,6 @@
 """Measures programs on the CPU: compiled by `examples/small_compiler`, by deplodock, and run by eager PyTorch.
 
-    OMP_NUM_THREADS=1 python -m benchmarks.compiler.small_compiler [-o benchmarks/results/small_compiler.json]
+    OMP_NUM_THREADS=1 python -m benchmarks.compiler.small_compiler_times [-o benchmarks/results/small_compiler.json]
 
 It also compiles the distinct programs of `tests/support/seed84.py` with small shapes. It counts the programs with the
 results of PyTorch, and the refused ones.
