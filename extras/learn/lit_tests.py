@@ -6,15 +6,14 @@ A lit test is a file with a program, a line `RUN:` with the command, and lines `
 
 from __future__ import annotations
 
-import io
 import re
 import shlex
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from ...tools import dl_opt
+from ...tools.calls import call
 from .verdicts import Wrong
 
 
@@ -162,30 +161,3 @@ def _main(words: Sequence[str]) -> Callable[[list[str]], int | None]:
     except ModuleNotFoundError:
         raise Wrong("this exercise needs filecheck: pip install filecheck") from None
     return lambda arguments: main(["filecheck", *arguments])
-
-
-def call(main: Callable[[list[str]], int | None], arguments: list[str], stdin: bytes) -> tuple[int, bytes, bytes]:
-    """Calls the function of a command with its own standard streams.
-
-    Args:
-        main: the function.
-        arguments: arguments of the command line.
-        stdin: content of stdin.
-
-    Returns:
-        The exit code, stdout and stderr.
-    """
-    out, errors = io.BytesIO(), io.BytesIO()
-    streams = sys.stdin, sys.stdout, sys.stderr
-    sys.stdin = io.TextIOWrapper(io.BytesIO(stdin), encoding="utf-8")
-    sys.stdout, sys.stderr = (io.TextIOWrapper(s, encoding="utf-8", write_through=True) for s in (out, errors))
-    try:
-        code = main(arguments)
-    except SystemExit as end:
-        code = end.code if isinstance(end.code, int) else 0 if end.code is None else 1
-    finally:
-        sys.stdout.flush()
-        sys.stderr.flush()
-        written = out.getvalue(), errors.getvalue()
-        sys.stdin, sys.stdout, sys.stderr = streams
-    return code or 0, *written

@@ -8,10 +8,8 @@ line. `lit -DSUBPROCESS` does not use this format.
 
 from __future__ import annotations
 
-import io
 import os
 import re
-import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -20,6 +18,8 @@ import lit.ShCommands
 import lit.ShUtil
 import lit.Test
 import lit.TestRunner
+
+from deplodock.tools.calls import call
 
 Main = Callable[[list[str]], int]
 
@@ -48,37 +48,6 @@ def _filecheck(args: list[str]) -> int:
 
 
 COMMANDS: dict[str, Main] = {"dl-opt": _dl_opt, "deplodock": _deplodock, "filecheck": _filecheck}
-
-
-def call(command: Main, args: list[str], stdin: bytes, merge: bool = False) -> tuple[int, bytes, bytes]:
-    """Calls the `main` function of a command line tool.
-
-    Args:
-        command: the function.
-        args: arguments of the command line.
-        stdin: content of stdin.
-        merge: whether stderr is written to stdout (`2>&1`).
-
-    Returns:
-        The exit code, stdout and stderr.
-    """
-    out_bytes, err_bytes = io.BytesIO(), io.BytesIO()
-    out = io.TextIOWrapper(out_bytes, encoding="utf-8", write_through=True)
-    err = out if merge else io.TextIOWrapper(err_bytes, encoding="utf-8", write_through=True)
-    saved = sys.stdin, sys.stdout, sys.stderr
-    sys.stdin, sys.stdout, sys.stderr = io.TextIOWrapper(io.BytesIO(stdin), encoding="utf-8"), out, err
-    try:
-        code = command(args)
-    except SystemExit as stop:
-        code = stop.code if isinstance(stop.code, int) else 0 if stop.code is None else 1
-    except Exception as error:
-        print(f"{type(error).__name__}: {error}", file=err)
-        code = 1
-    finally:
-        sys.stdin, sys.stdout, sys.stderr = saved
-        out.flush()
-        err.flush()
-    return code or 0, out_bytes.getvalue(), err_bytes.getvalue()
 
 
 class InProcess(lit.formats.ShTest):

@@ -30,8 +30,9 @@ from typing import Any
 import lit.ShCommands
 import lit.ShUtil
 
+from deplodock.tools.calls import call
 from support import ROOT
-from support.dl_lit import COMMANDS, NotInProcess, call
+from support.dl_lit import COMMANDS, NotInProcess
 
 OUTPUTS = {"text", "mlir", "cuda", "cpp", "diff", "json"}
 """Languages of a block directly after a block `sh` that shows its output."""

@@ -13,7 +13,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from support.dl_lit import call
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.passes import ModulePass
@@ -22,6 +21,7 @@ import deplodock
 from deplodock import passes
 from deplodock.errors import ExecutionError
 from deplodock.tools import cli, dl_opt
+from deplodock.tools.calls import call
 
 RMSNORM = "nn.RMSNorm(64)(torch.randn(1, 5, 64))"
 

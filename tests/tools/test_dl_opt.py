@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from support.dl_lit import call
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.passes import ModulePass
@@ -22,6 +21,7 @@ from deplodock.extras.learn.course import exercises
 from deplodock.passes.pass_manager import collect_remarks, emit_remark
 from deplodock.passes.pipelines import parse_passes, pipeline_text
 from deplodock.tools import dl_opt
+from deplodock.tools.calls import call
 
 DL_OPT = str(Path(sys.executable).with_name("dl-opt"))
 DEAD = "%z = arith.addf %x, %x : f32\n  func.return"

@@ -16,11 +16,12 @@ import pass_diagram
 import pytest
 import walkthrough
 from support import ROOT, TESTS
-from support.dl_lit import COMMANDS, call
+from support.dl_lit import COMMANDS
 from support.pages import File, commands, pages, steps
 
 from deplodock.passes.pipelines import parse_passes
 from deplodock.tools import dl_opt
+from deplodock.tools.calls import call
 from deplodock.tools.cli import cli
 
 PIPELINE = r"dl-opt [^\n`]*?-p '?((?:[\w,-]|\{[^}]*\})+)"

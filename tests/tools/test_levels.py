@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 import torch
-from support.dl_lit import call
 
 from deplodock.dialects.support.printing import print_module
 from deplodock.frontend.api import CompiledFunction
 from deplodock.frontend.capture.export import capture
 from deplodock.tools import dl_opt
+from deplodock.tools.calls import call
 from deplodock.tools.evaluate import evaluate
 
 PROGRAMS = {

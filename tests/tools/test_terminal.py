@@ -19,7 +19,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from support.dl_lit import call
 from xdsl.parser import Parser
 
 import deplodock
@@ -27,6 +26,7 @@ from deplodock.dialects import make_context
 from deplodock.dialects.support.printing import print_module
 from deplodock.progress import steps
 from deplodock.tools import cli, dl_gui, dl_opt, terminal
+from deplodock.tools.calls import call
 from deplodock.tools.reports import load
 
 COLUMNS = 80
