@@ -38,7 +38,7 @@ from .reference import DomainName, run
 MAX_FLOPS = 4_000_000_000
 """Limit of float operations for a checked program. More would take longer than about ten seconds per pass."""
 
-_LARGE_INPUT_SCALE = 1024.0
+LARGE_INPUT_SCALE = 1024.0
 """Factor of the inputs in the overflow check. For example, a softmax that subtracts a wrong maximum is correct on small
 inputs and overflows on large ones."""
 
@@ -170,7 +170,7 @@ class _Answer:
         exact: results in the exact domain.
         real: results in float64.
         typed: results in the element types of the program.
-        large: results in the element types, for the inputs scaled by `_LARGE_INPUT_SCALE`.
+        large: results in the element types, for the inputs scaled by `LARGE_INPUT_SCALE`.
         length: number of terms of the longest reduction.
     """
 
@@ -209,7 +209,7 @@ class Checker:
         self.max_flops, self.domain = max_flops, domain
         self.sizes = sample_sizes(main_function(module))
         self.inputs = make_inputs(input_types(module), seed, self.sizes)
-        self.large_inputs = [a * np.asarray(_LARGE_INPUT_SCALE, a.dtype) if _is_float(a) else a for a in self.inputs]
+        self.large_inputs = [a * np.asarray(LARGE_INPUT_SCALE, a.dtype) if _is_float(a) else a for a in self.inputs]
         self.text = ""
         self.checked = 0
         """Number of versions after the reference that were executed."""

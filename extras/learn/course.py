@@ -9,10 +9,13 @@ from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ...errors import DeplodockError
 from . import chapters as packages
-from .answers import Answer
+
+if TYPE_CHECKING:
+    from .answers import Answer
 
 SECONDS = 5
 """Processor seconds that an answer may take by default. Set by hand: a reader waits for the verdict."""

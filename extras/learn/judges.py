@@ -4,21 +4,27 @@
 |---|---|---|
 | `require_equal` | equality in the exact domain, then floats | result 0 differs from row 7 on |
 | `require_count` | number of operations | 9 operations, at most 7 are needed |
-| `require_number` | a number that the reader computed | BYTES_READ is 4 times too small |
 | `lowered` | programs of a lower level, by the passes of the compiler | |
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
 
 import numpy as np
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.dialects.func import ReturnOp
 from xdsl.ir import BlockArgument, Operation, SSAValue
 
-from ...backend.check_each import input_types, interpret, make_inputs, reduction_length, tolerance, within
+from ...backend.check_each import (
+    LARGE_INPUT_SCALE,
+    input_types,
+    interpret,
+    make_inputs,
+    reduction_length,
+    tolerance,
+    within,
+)
 from ...backend.interpreter.domains import Array
 from ...backend.interpreter.exact import ExactDomain
 from ...dialects import make_context
@@ -29,9 +35,6 @@ from ...passes.pipelines import parse_passes
 from ...target.attribute import get_target, set_target
 from .differences import describe, names_equal
 from .verdicts import Wrong
-
-LARGE = 1024.0
-"""Factor of the inputs that show an overflow, as in `dl-opt --check-each`."""
 
 PASSES = (f"{__package__}.preloaded",)
 """Value of `Exercise.modules` for judges that run passes."""
@@ -69,35 +72,6 @@ def with_mistakes(solution: str, *mistakes: tuple[str, str, str]) -> list[tuple[
     return [(solution.replace(old, new), sentence) for old, new, sentence in mistakes]
 
 
-def require_number(
-    name: str, value: Any, expected: float, mistakes: Iterable[tuple[float, str]] = (), tolerance: float = 0.01
-) -> None:
-    """Requires that a number of the reader is right.
-
-    Args:
-        name: its name in the answer.
-        value: the number.
-        expected: the right number.
-        mistakes: numbers that mistakes lead to, and sentences about the mistakes.
-        tolerance: relative difference that is allowed.
-
-    Raises:
-        Wrong: it is no number, or another one.
-    """
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise Wrong(f"{name}: expected a number, but got {value!r}")
-
-    def near(number: float) -> bool:
-        return abs(value - number) <= tolerance * abs(number)
-
-    if near(expected):
-        return
-    text = next((text for number, text in mistakes if near(number)), "")
-    direction = "small" if value < expected else "large"
-    number = f"{value:,}" if isinstance(value, int) else f"{value:,.4g}"
-    raise Wrong(f"{name} = {number} is too {direction}{': ' + text if text else ''}")
-
-
 def require_equal(
     actual: ModuleOp,
     expected: ModuleOp,
@@ -110,7 +84,7 @@ def require_equal(
     """Requires that two programs compute the same function.
 
     The exact domain gives equal bits for all legal ways to compute a result. Floats show the precision, and inputs
-    `LARGE` times as large show an overflow.
+    `LARGE_INPUT_SCALE` times as large show an overflow.
 
     Args:
         actual: the program of the reader, at the tensor, loop, tile or kernel level.
@@ -153,7 +127,7 @@ def require_equal(
     for i, (a, f) in enumerate(zip(typed, first, strict=True)):
         if real[i][1].dtype == np.float64:
             require_close(a, f, real[i][1], reduction_length(expected), i)
-    large = [x * np.asarray(LARGE, x.dtype) if x.dtype.kind == "f" else x for x in arrays]
+    large = [x * np.asarray(LARGE_INPUT_SCALE, x.dtype) if x.dtype.kind == "f" else x for x in arrays]
     typed, first = interpret(actual, large, "typed", chunk), interpret(expected, large, "typed")
     for i, (a, f) in enumerate(zip(typed, first, strict=True)):
         overflow = np.isfinite(f.astype(np.float64)) & ~np.isfinite(a.astype(np.float64))
@@ -161,7 +135,7 @@ def require_equal(
             exponentials = operations(actual, lambda op: op.name in ("math.exp", "math.exp2"))
             reason = "; an exponential is larger than the largest f32, 3.4e38" if exponentials else ""
             raise Wrong(
-                f"result {i} is right for small inputs, but for inputs {LARGE:.0f} times as large "
+                f"result {i} is right for small inputs, but for inputs {LARGE_INPUT_SCALE:.0f} times as large "
                 f"{int(overflow.sum())} of {overflow.size} elements are not finite{reason}"
             )
 
@@ -175,7 +149,7 @@ def _explanation(
     mistakes: Iterable[tuple[str, str]],
 ) -> str:
     """Returns words that explain why a result is wrong, or an empty text."""
-    arguments = [(f"argument {n}", x) for n, x in enumerate(interpret_arguments(arrays))]
+    arguments = [(f"argument {n}", x.astype(np.float64)) for n, x in enumerate(arrays)]
     if same_as := names_equal(value, arguments):
         return f"; it equals {same_as} of @main"
     for text, sentence in mistakes:
@@ -200,11 +174,6 @@ def _used_arguments(module: ModuleOp, number: int) -> set[int]:
             if isinstance(value.owner, Operation):
                 pending += [v for op in value.owner.walk() for v in op.operands]
     return {n for n, argument in enumerate(block.args) if argument in seen}
-
-
-def interpret_arguments(arrays: Sequence[Array]) -> list[Array]:
-    """Returns the arguments as float64."""
-    return [a.astype(np.float64) for a in arrays]
 
 
 def require_close(actual: Array, first: Array, real: Array, length: int, number: int = 0) -> None:

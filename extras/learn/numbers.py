@@ -1,9 +1,10 @@
-"""Numbers of an answer, one a line: `name = 12`."""
+"""Numbers that a reader works out: values of a Python file, or lines `name = 12` of a text."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from .answers import HOLE, Answer
 from .verdicts import Wrong
@@ -68,16 +69,45 @@ def require_numbers(answer: Answer, names: Mapping[str, Quantity]) -> None:
         Wrong: some are not. The message has a line about the way to each of them, without its value.
     """
     numbers = read_numbers(answer, names)
-    faults = [f"{n}: {_fault(numbers[n], q)}" for n, q in names.items() if not _close(numbers[n], q.value)]
+    faults = [
+        f"{n}: {numbers[n]:g} is {_fault(numbers[n], q.value, q.mistakes.items(), q.how)}"
+        for n, q in names.items()
+        if not _is_near(numbers[n], q.value)
+    ]
     if faults:
         count = len(names) - len(faults)
         raise Wrong(f"{count} of {len(names)} numbers are right" + "".join(f"\n  {fault}" for fault in faults))
 
 
-def _close(a: float, b: float) -> bool:
-    return abs(a - b) <= CLOSE * abs(b)
+def require_number(
+    name: str, value: Any, expected: float, mistakes: Iterable[tuple[float, str]] = (), tolerance: float = CLOSE
+) -> None:
+    """Requires that a number of the reader is right.
+
+    Args:
+        name: its name in the answer.
+        value: the number.
+        expected: the right number.
+        mistakes: numbers that mistakes lead to, and sentences about the mistakes.
+        tolerance: relative difference that is allowed.
+
+    Raises:
+        Wrong: it is no number, or another one.
+    """
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise Wrong(f"{name}: expected a number, but got {value!r}")
+    if not _is_near(value, expected, tolerance):
+        number = f"{value:,}" if isinstance(value, int) else f"{value:,.4g}"
+        raise Wrong(f"{name} = {number} is {_fault(value, expected, mistakes, '', tolerance)}")
 
 
-def _fault(number: float, quantity: Quantity) -> str:
-    mistake = next((words for wrong, words in quantity.mistakes.items() if _close(number, wrong)), None)
-    return f"{number:g} is {'too large' if number > quantity.value else 'too small'}: {mistake or quantity.how}"
+def _is_near(number: float, expected: float, tolerance: float = CLOSE) -> bool:
+    return abs(number - expected) <= tolerance * abs(expected)
+
+
+def _fault(
+    number: float, expected: float, mistakes: Iterable[tuple[float, str]], otherwise: str, tolerance: float = CLOSE
+) -> str:
+    """Returns the direction of a wrong number, and words for the mistake that leads to it, else `otherwise`."""
+    words = next((words for wrong, words in mistakes if _is_near(number, wrong, tolerance)), otherwise)
+    return f"too {'small' if number < expected else 'large'}{f': {words}' if words else ''}"

@@ -17,8 +17,6 @@ from support import ROOT
 from deplodock.extras.learn.course import Chapter, Exercise, all_chapters
 from deplodock.extras.learn.judging import Judges
 
-WRONG = Path(__file__).parent / "wrong"
-
 EXERCISES = [pytest.param(e, id=f"{e.number}-{e.name}") for c in all_chapters() for e in c.exercises]
 
 
@@ -49,22 +47,23 @@ def test_the_template_has_a_hole(exercise: Exercise, judges: Judges, tmp_path: P
 
 @pytest.mark.parametrize("exercise", EXERCISES)
 def test_wrong_answers_are_distinguished(exercise: Exercise, judges: Judges) -> None:
-    files = sorted((WRONG / exercise.folder.name / exercise.name).glob(f"*{exercise.suffix}"))
+    files = verdicts.wrong_answers(exercise)
     assert len(files) >= 3, "expected three wrong answers"
-    verdicts: list[str] = []
+    texts: list[str] = []
     for file in files:
         expected = re.match(r"(?:#|//) judged: (.+)", file.read_text(encoding="utf-8"))
         assert expected, f"{file.name}: expected a first line `judged: TEXT`"
         verdict = judges.judge(exercise, file)
         assert not verdict.solved, f"{file.name}: {verdict.text}"
         assert expected[1] in verdict.text, file.name
-        verdicts.append(verdict.text)
-    assert len({*verdicts}) == len(verdicts), verdicts
+        texts.append(verdict.text)
+    assert len({*texts}) == len(texts), texts
 
 
 @pytest.mark.parametrize("chapter", all_chapters(), ids=lambda c: str(c.number))
 def test_a_page_names_its_exercises(chapter: Chapter) -> None:
     text = (ROOT / chapter.page).read_text(encoding="utf-8")
+    assert 3 <= len(chapter.exercises) <= 5
     for e in chapter.exercises:
         assert re.search(rf"^### {re.escape(e.number)} ", text, re.M), f"no heading for {e.number}"
 

@@ -14,7 +14,8 @@ from .....dialects.payload import element_bytes
 from .....dialects.support.calls import main_function
 from ...answers import Answer
 from ...course import Chapter, Exercise
-from ...judges import PASSES, lowered, parsed, require_number
+from ...judges import PASSES, lowered, parsed
+from ...numbers import require_number
 from ...verdicts import Wrong
 from . import programs
 
