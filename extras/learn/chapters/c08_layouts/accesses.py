@@ -17,7 +17,7 @@ from .....dialects.layouts.linear import Bases, Linear, Reader, Shared, combine,
 from .....dialects.payload import element_bytes, shape_of
 from .....passes.analysis.tile_layouts import readers
 from ...differences import describe
-from ...judges import require_equal
+from ...judges import lowered, require_equal
 from ...verdicts import Wrong
 
 PIECE = 16
@@ -37,10 +37,9 @@ def require_simulated(program: ModuleOp, expected: ModuleOp) -> tuple[ModuleOp, 
     Raises:
         Wrong: a result is wrong, or the simulator reports an error.
     """
-    from .lowering import lowered
 
     require_equal(program, expected)
-    module, inputs = lowered(program), make_inputs(input_types(expected))
+    module, inputs = lowered(program.clone(), "tile-to-kernel"), make_inputs(input_types(expected))
     results, report = simulate(module, inputs)
     if report.findings:
         raise Wrong(f"the simulator reports {report.findings[0]}")

@@ -12,7 +12,7 @@ from .....dialects.layouts import linear_of, shared_of
 from .....dialects.layouts.linear import Bases, Linear, Shared, dimension_bits
 from ...answers import Answer
 from ...course import Chapter, Exercise
-from ...judges import parsed
+from ...judges import PASSES, parsed
 from ...verdicts import Wrong
 from .accesses import (
     bases_of_list,
@@ -38,9 +38,6 @@ LARGEST = 1 << 16
 """Bound of wrong coordinates whose reason is looked for."""
 
 MOST_SHUFFLES = 4
-
-LOWERING = (f"{__package__}.lowering",)
-"""Module that is imported before the limits of an answer begin."""
 
 SIDE = 32
 """Rows and columns of the tile of exercise 8.4."""
@@ -208,7 +205,7 @@ CHAPTER = Chapter(
                 "16 bytes are 8 elements of bf16, in the registers of one lane: elements 0 to 7 in lane 0.",
                 "So the bases of the register bits are [1], [2] and [4]. Where does lane 1 begin?",
             ),
-            LOWERING,
+            PASSES,
         ),
         Exercise(
             "sums",
@@ -221,7 +218,7 @@ CHAPTER = Chapter(
                 "elements of one row, a lane has one sum, and 4 lane bits cover 256 columns.",
                 "#sums is #tile without columns: remove the column of each basis, and register bases that are zero.",
             ),
-            LOWERING,
+            PASSES,
         ),
         Exercise(
             "banks",
@@ -243,7 +240,7 @@ CHAPTER = Chapter(
                 "A row has 8 pieces of 8 elements. Pieces of 8 rows at one column must be in 8 groups of banks.",
                 "As in 8.4, but with pieces: the row changes the bits of the column from 8 on, and not 1, 2 and 4.",
             ),
-            LOWERING,
+            PASSES,
         ),
     ],
 )
